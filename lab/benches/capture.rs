@@ -1,10 +1,8 @@
-//! Measures the CPU time for one packet of a capture file. There are three cases: a bare loop that
-//! reads the file and steps through its records, steerage's polling alone, and steerage's polling
-//! with steering and counting.
+//! Measures the CPU time per packet of a capture file: a bare loop over its records, steerage's
+//! polling alone, and polling with steering and counting.
 //!
-//! `cargo bench -p steerage-lab --bench capture [-- ROUNDS [FILE]]`. Without a FILE, the benchmark
-//! creates a capture of 2,000,000 frames of 60 bytes. The file is in the page cache when the
-//! measurement starts. The three cases run in turn, A B C A B C ...
+//! `cargo bench -p steerage-lab --bench capture [-- ROUNDS [FILE]]`. The default file has 2,000,000
+//! frames of 60 bytes, and is in the page cache. Cases run in turn, A B C A B C ...
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::fs::{self, File};
@@ -24,8 +22,8 @@ const FLOWS: u32 = 65_536;
 
 const READ_BYTES: usize = 256 << 10;
 
-/// A loop that does the minimum of work for comparison. The loop calls read(2), and steps from
-/// record to record of a little-endian pcap file.
+/// Steps over the records of a little-endian pcap file with the minimum of work: read(2), and the
+/// length of each record.
 fn bare(path: &Path) -> u64 {
     let mut file = File::open(path).expect("it was just there");
     let mut memory = vec![0; 2 * READ_BYTES];

@@ -1,12 +1,10 @@
-//! Counts instructions per packet, and checks that the counts do not increase. Unlike times, counts
-//! do not depend on the noise of the machine.
+//! Counts instructions per packet, and checks that the counts do not increase. Counts of
+//! instructions do not depend on other load of the machine.
 //!
 //! `cargo bench -p steerage-lab --bench instructions` needs valgrind and the runner (`cargo install
-//! gungraun-runner --version 0.18.2 --locked`). One thread runs all CPUs of an instance step by
-//! step in turn, with a virtual clock, so each run executes the same instructions. The result is
-//! the number of instructions that the receiver and the workers execute for [`PACKETS`] packets of
-//! 64 bytes in 65,536 flows. The benchmark also runs two other handlers, which count and meter the
-//! same number of packets from a capture.
+//! gungraun-runner --version 0.18.2 --locked`). One thread steps all CPUs in turn with a virtual
+//! clock, so each run executes the same instructions. A run has [`PACKETS`] packets of 64 bytes in
+//! 65,536 flows. Two further benchmarks count and meter packets from a capture.
 #![allow(missing_docs, unused_qualifications, reason = "in what the macros make")]
 
 use std::cell::Cell;
@@ -30,13 +28,12 @@ use steerage_lab::frames::{FLOWS, FrameOptions, Mix};
 use steerage_lab::runs::ReadsHeaders;
 use steerage_meter::{Meter, MeterOptions, Metering};
 
-/// The number of packets of a run. The number of packets is so large that the start and the end of
-/// the run do not matter.
+/// The number of packets, so large that the start and the end of a run do not matter.
 const PACKETS: u64 = 64_000;
 
 const TICK: Duration = Duration::from_nanos(50);
 
-/// One thread runs all CPUs step by step, and the CPUs never sleep.
+/// Steps all CPUs on one thread. CPUs never sleep.
 #[derive(Clone, Default)]
 struct Stepping(Rc<Cell<Timestamp>>);
 
@@ -55,8 +52,7 @@ impl Platform for Stepping {
     }
 }
 
-/// The first CPU receives packets. If there is only one CPU, the first CPU also handles the
-/// packets.
+/// The CPUs of a run. The first CPU receives packets, and handles them if it is the only CPU.
 type Cpus<H> = Vec<Softnet<H, Stepping>>;
 
 fn stepped<H: Handler>(instance: Result<Instance<H>, BuildError>) -> Cpus<H> {
@@ -93,13 +89,10 @@ fn single(targets: usize) -> Cpus<ReadsHeaders> {
     cpus(FrameOptions { mix: Mix::Uniform, device_hash: true, list: 1, flows: FLOWS, frames: PACKETS }, targets)
 }
 
-/// Makes the limit for the number of instructions per packet: the counted number plus 5 %, because
-/// later compilers may need more. If a change of the code lowers the number of instructions, lower
-/// the limit too. A poll of the device takes only about 250 instructions, because an instance
-/// checks only the rings (between CPUs) that are in use. The 250 instructions of a poll matter if a
-/// poll returns only one packet, or if there are 16 idle workers. For mixed traffic, code without
-/// branches executes more instructions than code with branches, but the CPU could not predict those
-/// branches.
+/// Sets the limit of instructions per packet: the counted number plus 5 % for later compilers.
+/// Lower the limit if the counted number falls. A poll takes about 250 instructions, which matter
+/// if the poll returns one packet or if 16 workers are idle. Code without branches executes more
+/// instructions, but the CPU could not predict the branches for mixed traffic.
 fn at_most(each: u64) -> LibraryBenchmarkConfig {
     let limit = (EventKind::Ir, each * PACKETS);
     let mut config = LibraryBenchmarkConfig::default();

@@ -1,6 +1,5 @@
-//! The two programs that `lab/peers/listen/measure.sh` runs. The sender keeps a steady rate and
-//! writes the time into each packet. The receiver reports how late packets reach its packet
-//! function.
+//! The two programs of `lab/peers/listen/measure.sh`. The sender keeps a steady rate and writes the
+//! time into each packet. The receiver reports how late its packet function gets packets.
 //!
 //! ```text
 //! listening send ADDRESS:PORT PACKETS_PER_SECOND SECONDS
@@ -19,12 +18,11 @@ use steerage_device::af_packet::{self, AfPacketOptions};
 use steerage_device::af_xdp::{self, AfXdpOptions};
 use steerage_lab::histogram::Histogram;
 
-/// The payload: the time at which the packet was sent, in nanoseconds of the monotonic clock.
+/// The length of the sending time, which is in nanoseconds of the monotonic clock.
 const STAMP_BYTES: usize = 8;
-/// The bytes before the payload: Ethernet, IPv4 and UDP.
+/// The length of the headers of Ethernet, IPv4 and UDP.
 const HEADER_BYTES: usize = 14 + 20 + 8;
-/// If a sender is late by more than this number of nanoseconds, it skips packets, so that it does
-/// not send a burst.
+/// A sender that is late by more nanoseconds than this skips packets instead of sending a burst.
 const BEHIND_MAX: f64 = 1e6;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -46,10 +44,9 @@ fn now() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Sends packets at equal intervals, and polls the clock between packets instead of sleeping. With
-/// a rate of 0, the function sends no packets. Prints the number of packets, and the mean time of
-/// the system call that sends a packet. Over a veth, the system call that sends a packet also runs
-/// the kernel code that receives it, unless the receiver uses busy polling.
+/// Sends packets at equal intervals, and polls the clock in between. A rate of 0 sends nothing.
+/// Prints the number of packets and the mean time of the system call. Over a veth, the time of the
+/// system call includes the kernel code that receives, unless the receiver uses busy polling.
 fn send(to: &str, rate: f64, seconds: f64) -> Result<(), Box<dyn Error>> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(to)?;
@@ -104,7 +101,6 @@ fn receive(device: &str, take: &str) -> Result<(), Box<dyn Error>> {
     };
     let running = Builder::new().input(input).build(|_| Late::default()).and_then(Instance::start)?;
     println!("ready");
-    // The run ends at the end of standard input.
     let (end, ended) = mpsc::channel();
     std::thread::spawn(move || {
         let _ = std::io::stdin().lines().count();

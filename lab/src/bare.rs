@@ -1,11 +1,9 @@
-//! A loop that shows the minimum cost of the receive path: one CPU writes frames into pages and
-//! hands the pages to another CPU, without any further work.
+//! The minimum cost of handing over packets: one CPU writes frames into pages and hands the pages
+//! to another CPU. Only benchmarks use this loop, for comparison with the receive path.
 //!
-//! The loop has no page pool, no ledger (packet counters) and no backlog limit. The loop never
-//! moves flows, and never sleeps. One writer and one reader use pages and slots in order, in
-//! batches of [`BATCH`] frames. Writer and reader share two positions: `written`, which the writer
-//! advances, and `read`, which the reader advances. Only benchmarks use this bare loop, to compare
-//! the receive path with it.
+//! The loop has no page pool, no ledger (packet counters) and no backlog limit, and never moves
+//! flows or sleeps. The writer and the reader use pages and slots in order, in batches of [`BATCH`]
+//! frames. The writer advances the position `written`, and the reader advances the position `read`.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -15,21 +13,20 @@ use crossbeam_utils::CachePadded;
 
 use steerage_mem::{Region, RegionError};
 
-/// The number of frames that the writer hands over at a time.
+/// The number of frames of a hand-over.
 pub const BATCH: usize = 32;
 
 /// The length of a frame.
 pub const FRAME_BYTES: usize = 64;
 
-/// The number of pages, which is also the number of slots.
+/// The number of pages and of slots.
 const PAGES: u64 = 1024;
 
-/// The size of a page. The page size is not a multiple of 1024 bytes, so that the first cache lines
-/// of all pages are distributed over many cache sets.
+/// The size of a page is not a multiple of 1024 bytes, so that the first cache lines of pages
+/// spread over many cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// What the writer passes to the reader for each frame: the description of the frame. The
-/// description of a frame has the same size as a slot (ring entry) of the receive path.
+/// The description of a frame. A slot has the size of a ring entry of the receive path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -71,7 +68,7 @@ impl Shared {
 pub struct BareWriter {
     shared: Arc<Shared>,
     written: u64,
-    /// The reader's position when the writer last loaded it.
+    /// The reader's position when the writer last loaded `shared.read`.
     read: u64,
     prefetches: bool,
 }
@@ -83,16 +80,15 @@ pub struct BareReader {
     read: u64,
 }
 
-/// Creates both ends of the loop. If the field `prefetches` is true, the writer prefetches the
-/// pages of the next batch into the CPU's cache while it writes a batch.
+/// Creates both ends of the loop. If `prefetches` is true, the writer prefetches the pages of the
+/// next batch while it writes a batch.
 ///
 /// # Errors
 /// Returns a [`RegionError`] if there is not enough memory.
 pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
     let (region, mut pages) = Region::map(PAGES as usize, PAGE_BYTES)?;
-    // The pages are written once, because memory that was never accessed has no physical pages yet.
-    // After these writes, the page tokens (the rights to access the pages) are dropped, so that no
-    // other code can access the pages.
+    // Memory that was never accessed has no physical pages yet. The page tokens (rights to access
+    // pages) are dropped, so that no other code can access the pages.
     pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
     let slots: Box<[UnsafeCell<Slot>]> = (0..PAGES).map(|_| UnsafeCell::default()).collect();
     let shared = Arc::new(Shared {
@@ -105,14 +101,14 @@ pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
 }
 
 impl BareWriter {
-    /// Writes a batch of frames. Returns false if there was no free space for the batch. The
-    /// function `write` writes a frame and returns its hash.
+    /// Writes a batch of frames. The function `write` writes one frame and returns its hash.
+    /// Returns false if there is no space for a batch.
     #[inline(always)]
     pub fn write(&mut self, mut write: impl FnMut(&mut [u8; FRAME_BYTES]) -> u32) -> bool {
         let Self { shared, written, read, prefetches } = self;
         let end = *written + BATCH as u64;
         if end - *read > PAGES {
-            // This load with acquire ordering pairs with the release store in `BareReader::read`.
+            // Pairs with the release store in `BareReader::read`.
             *read = shared.read.load(Ordering::Acquire);
             if end - *read > PAGES {
                 return false;
@@ -131,19 +127,19 @@ impl BareWriter {
             unsafe { *shared.slot(position).get() = slot };
         }
         *written = end;
-        // This store with release ordering pairs with the acquire load in `BareReader::read`.
+        // Pairs with the acquire load in `BareReader::read`.
         shared.written.store(end, Ordering::Release);
         true
     }
 }
 
 impl BareReader {
-    /// Reads the frames of at most one batch, and passes each frame with its hash to `each`.
-    /// Returns the number of frames.
+    /// Passes at most one batch of frames with their hashes to `each`. Returns the number of
+    /// frames.
     #[inline(always)]
     pub fn read(&mut self, mut each: impl FnMut(&[u8; FRAME_BYTES], u32)) -> usize {
         let Self { shared, read } = self;
-        // This load with acquire ordering pairs with the release store in `BareWriter::write`.
+        // Pairs with the release store in `BareWriter::write`.
         let written = shared.written.load(Ordering::Acquire);
         let count = (written - *read).min(BATCH as u64) as usize;
         let mut slots = [Slot::default(); BATCH];
@@ -158,7 +154,7 @@ impl BareReader {
             each(unsafe { &*shared.frame(u64::from(slot.page)) }, slot.hash);
         }
         *read += count as u64;
-        // This store with release ordering pairs with the acquire load in `BareWriter::write`.
+        // Pairs with the acquire load in `BareWriter::write`.
         shared.read.store(*read, Ordering::Release);
         count
     }
@@ -175,7 +171,7 @@ fn prefetch_read(line: *const u8) {
     let _ = line;
 }
 
-/// Prefetches a cache line for writing, and removes it from the other CPUs' caches.
+/// Prefetches a cache line for writing, which removes it from other CPUs' caches.
 #[inline(always)]
 fn prefetch_write(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -4,21 +4,17 @@ use std::time::Duration;
 
 use crate::error::LabError;
 
-/// A loss of up to this percentage of the packets counts as no loss. In the published measurement
-/// of `build_skb`, the same percentage of the packets was lost.
+/// A loss of up to this percentage counts as none, as in the published measurement of `build_skb`.
 pub const NONE_LOST: f64 = 0.1;
 
-/// The maximum number of times that the packet rate is doubled or halved. After this number of
-/// doublings, the packet rate is too high for any CPU. After this number of halvings, every CPU
-/// keeps up with the rate.
+/// The maximum number of times that a search doubles or halves the rate, more than any CPU needs.
 const DOUBLINGS: u32 = 9;
 
-/// The number of bisections between a packet rate and its double. With this number of bisections,
-/// the error of the rate is at most 2 %.
+/// The number of bisections between a rate and its double: an error of at most 2 %.
 const BISECTIONS: u32 = 6;
 
-/// The maximum number of runs at each packet rate. Of the runs at one rate, only the run with the
-/// least loss counts, because other programs on the machine can only increase the loss.
+/// The number of runs at each rate. The least loss counts, because other programs only increase the
+/// loss.
 const TRIES: u32 = 3;
 
 /// The approximate number of runs of a search.
@@ -33,13 +29,12 @@ pub struct Loss {
     pub cpu_percent: f64,
 }
 
-/// Returns the number of frames that arrive in `time` at a rate of `rate` frames per second.
+/// Returns the number of frames that arrive in `time` at `rate` frames per second.
 pub fn frames_in(time: Duration, rate: f64) -> u64 {
     ((time.as_secs_f64() * rate) as u64).max(1)
 }
 
-/// Makes several runs at the packet rate `rate`, and returns the loss of the run that lost the
-/// fewest packets.
+/// Makes several runs at `rate` packets per second, and returns the least loss.
 ///
 /// # Errors
 /// Returns the error of a run.
@@ -55,9 +50,8 @@ pub fn least_loss(rate: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Res
     Ok(least)
 }
 
-/// Returns the highest rate per second at which at most `most_lost` percent of the packets are
-/// lost. The search begins at the packet rate `from`, and then lowers or raises the rate. If even
-/// the rate `from / 512` is too high, the result is 0.
+/// Returns the highest number of packets per second of which at most `most_lost` percent are lost.
+/// The search begins at `from`. The result is 0 if even `from / 512` is too high.
 ///
 /// # Errors
 /// Returns the error of a run.
@@ -72,8 +66,7 @@ pub fn highest_rate(most_lost: f64, from: f64, run: impl Fn(f64) -> Result<Loss,
         (low, halvings) = (low / 2.0, halvings + 1);
     }
     let mut high = 2.0 * low;
-    // If the loop above has halved `low`, the search already knows that the rate `2.0 * low` is too
-    // high.
+    // After a halving, the search knows that `2.0 * low` is too high.
     while halvings == 0 && high < from * f64::from(1 << DOUBLINGS) && keeps_up(high)? {
         (low, high) = (high, 2.0 * high);
     }

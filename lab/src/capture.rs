@@ -20,13 +20,11 @@ const PACKETS_A_SECOND: u32 = 1_000_000;
 pub enum Lengths {
     /// All packets have the same length, in bytes.
     All(usize),
-    /// The packet lengths are those of the simple Internet mix: 7 of 12 packets are short, 4 have a
-    /// medium length, and 1 has the full length (IP packets of 40, 576 and 1,500 bytes).
+    /// The simple Internet mix: 7 of 12 IP packets have 40 bytes, 4 have 576, and 1 has 1,500.
     Mixed,
 }
 
 impl Lengths {
-    /// The length of the longest packet.
     const LONGEST: usize = 1514;
 
     fn draw(self, drawn: u64) -> usize {
@@ -44,9 +42,8 @@ impl Lengths {
     }
 }
 
-/// Returns the number of the flow and the length of each packet. The order of the flows is random,
-/// so that no prefetcher can predict the next flow. `lab/peers/capture/generate.c` makes captures
-/// with the same flows and lengths in the same order.
+/// Returns the flow and the length of each packet, in random order, so that no prefetcher predicts
+/// the next flow. `lab/peers/capture/generate.c` makes the same sequence of packets.
 fn packets_of(packets: u32, flows: u32, lengths: Lengths) -> impl Iterator<Item = (u32, usize)> {
     let mut random = SplitMix64::new(0);
     (0..packets).map(move |_| {
@@ -55,8 +52,7 @@ fn packets_of(packets: u32, flows: u32, lengths: Lengths) -> impl Iterator<Item 
     })
 }
 
-/// Makes a capture in the classic pcap format. The capture contains UDP over IPv4, with at most
-/// `flows` flows.
+/// Makes a classic pcap capture of UDP over IPv4, with at most `flows` flows.
 pub fn capture(packets: u32, flows: u32, lengths: Lengths) -> Vec<u8> {
     let mut file = Vec::with_capacity(HEAD_BYTES + packets as usize * (RECORD_BYTES + lengths.mean() + 1));
     let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
@@ -79,15 +75,14 @@ pub fn capture(packets: u32, flows: u32, lengths: Lengths) -> Vec<u8> {
     file
 }
 
-/// Returns the number of flows in the file that [`capture`] makes if it gets the same arguments.
+/// Returns the number of flows in the result of [`capture`] for these arguments.
 pub fn flows_in(packets: u32, flows: u32) -> u64 {
     let mut seen = vec![false; flows as usize];
     packets_of(packets, flows, Lengths::All(0)).for_each(|(flow, _)| seen[flow as usize] = true);
     seen.iter().filter(|seen| **seen).count() as u64
 }
 
-/// A capture file in the temporary directory. The capture file is removed when this value is
-/// dropped.
+/// A capture file in the temporary directory, removed on drop.
 #[derive(Debug)]
 pub struct CaptureFile {
     /// The path of the file.
@@ -95,8 +90,7 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Writes the file with one call. If the file system supports large folios, the page cache
-    /// stores the file in large folios.
+    /// Writes the file with one call, so that the page cache can use large folios.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -111,13 +105,11 @@ impl CaptureFile {
 
 impl Drop for CaptureFile {
     fn drop(&mut self) {
-        // It is not an error if the capture file has already been removed.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// A flow of the minimal flow meter: both endpoints (the numerically lower endpoint first), the
-/// protocol, and the numbers of packets and bytes.
+/// The counters of a flow. `ends` has both endpoints (the lower one first) and the protocol.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     ends: [u64; 2],
@@ -146,9 +138,8 @@ impl Flows {
 
     fn find(&self, ends: [u64; 2]) -> usize {
         let mask = self.places.len() - 1;
-        // The hash needs two multiplications. With only one multiplication, consecutive flow
-        // numbers would be next to each other in the hash table. If the hash used only one
-        // multiplication, a search in a half-full table would need hundreds of probes.
+        // With only one multiplication, flows with consecutive numbers would be neighbours in the
+        // table, and a search in a half-full table would need hundreds of probes.
         let mixed = (ends[0] ^ ends[1].rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut place = (mixed >> 32) as usize & mask;
@@ -168,9 +159,8 @@ impl Flows {
     }
 }
 
-/// Reads a capture that [`capture`] made. Counts the packets and bytes of each IPv4 flow, for both
-/// directions together. The function uses one thread, and does not handle timeouts, flow records or
-/// fragments. Returns the number of packets and the number of flows.
+/// Counts packets and bytes of each IPv4 flow of a [`capture`], both directions together, on one
+/// thread, without timeouts, flow records or fragments. Returns the numbers of packets and flows.
 pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
     let mut flows = Flows { places: vec![Flow::default(); 1 << 16], known: 0 };
     let (mut rest, mut packets) = (file.get(HEAD_BYTES..).unwrap_or_default(), 0);

@@ -1,4 +1,4 @@
-//! The error of a failed measurement. The message of each error is one line of text.
+//! The error of a failed measurement. Each message is one line.
 
 use std::fmt;
 use std::io;
@@ -27,19 +27,18 @@ pub enum LabError {
         /// The reason.
         why: String,
     },
-    /// Packets were lost in a run that must not lose any packets, so the measurements of the run
-    /// are invalid.
+    /// Packets were lost in a run that must not lose any.
     #[error("{} of {sent} packets were lost where none may be", sent.saturating_sub(*delivered))]
     Lost {
-        /// The number of packets that arrived.
+        /// Packets that arrived.
         delivered: u64,
-        /// The number of packets that were sent.
+        /// Packets that were sent.
         sent: u64,
     },
-    /// A run had a wrong result, so the measurements of the run are invalid.
+    /// A run had a wrong result.
     #[error("{seen} {what} where {expected} have to be")]
     Wrong {
-        /// The counted objects.
+        /// What the run counted.
         what: &'static str,
         /// The observed count.
         seen: u64,

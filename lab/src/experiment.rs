@@ -1,5 +1,5 @@
-//! An experiment: its name, and the cases that run in turn. The file lab/experiments.json describes
-//! each experiment.
+//! An experiment: a name, and cases that run in turn. lab/experiments.json describes each
+//! experiment.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,56 +15,50 @@ use crate::simulation::Simulation;
 /// The settings that all experiments share.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The CPUs to use, at least one CPU. The first CPU receives.
+    /// The CPUs to use, at least one. The first CPU receives packets.
     pub cpus: Vec<usize>,
-    /// The number of runs of each case. If `None`, the experiment chooses the number of runs.
+    /// The number of runs of each case. If `None`, the experiment chooses the number.
     pub rounds: Option<usize>,
-    /// The approximate time for which each run is measured.
+    /// The approximate measured time of each run.
     pub measured: Duration,
     /// The length of the warm-up for policies that choose CPUs by load.
     pub warm_up: Duration,
-    /// The measuring time of the experiment `rr` (requests and responses). The measuring time for
-    /// requests and responses is longer than that of other experiments. Two reasons for the longer
-    /// time are that opening the connections takes time, and that client and server share the CPUs.
+    /// The measured time of a run of the experiment `rr`. It is longer than that of other
+    /// experiments, because opening connections takes time, and client and server share the CPUs.
     pub rr_measured: Duration,
-    /// The number of TCP connections in the experiment with requests and responses.
+    /// The number of TCP connections of the experiment `rr`.
     pub connections: usize,
-    /// If true, each experiment measures only the first and the last value of each axis (such as
-    /// the number of CPUs).
+    /// Measure only the first and the last value of each axis (such as the number of CPUs).
     pub ends_only: bool,
-    /// The simulated machine, which is used by experiments that are simulated.
+    /// The costs, the machine and the seed of simulated experiments.
     pub simulation: Simulation,
 }
 
-/// The shortest run. In a shorter run, the start and the end of the run would take most of the
-/// time.
+/// The shortest run. In a shorter run, the start and the end would take most of the time.
 pub const SECONDS_MIN: Duration = Duration::from_millis(1);
 
-/// The longest run. No experiment needs longer runs than one hour.
+/// The longest run: no experiment needs more than one hour.
 pub const SECONDS_MAX: Duration = Duration::from_secs(3600);
 
-/// The default time for which each run is measured. The default time is long compared with the
-/// start of a run, but so short that all runs together take only minutes.
+/// The default length of a run: long compared with its start, but so short that all runs together
+/// take only minutes.
 const MEASURED: Duration = Duration::from_millis(500);
 
-/// The default warm-up time. After this time, the `balance` policy has finished its trials of CPUs.
+/// The default warm-up, after which the `balance` policy has finished its trials of CPUs.
 const WARM_UP: Duration = Duration::from_millis(1000);
 
-/// For policies that do not try different sets of CPUs, the warm-up time is divided by this number.
+/// The warm-up is divided by this number for policies that do not try different sets of CPUs.
 const FIXED_WARM_UP: u32 = 5;
 
-/// The approximate real time that a simulated run takes.
 const SIMULATED: Duration = Duration::from_secs(2);
 
 const CONNECTIONS: usize = 500;
 
 const CONNECTIONS_QUICK: usize = 16;
 
-/// The minimum number of frames in a run. The minimum number of frames of a run fills a ring a few
-/// times.
+/// The minimum number of frames in a run, enough to fill a ring a few times.
 const FRAMES_MIN: f64 = 20_000.0;
 
-/// The minimum number of frames in a run of a smoke test.
 const FRAMES_MIN_QUICK: f64 = 2_000.0;
 
 impl Settings {
@@ -82,14 +76,13 @@ impl Settings {
         }
     }
 
-    /// Returns the length of the warm-up of a run. `balances` is true if the run's policy adds and
-    /// removes CPUs during the run.
+    /// Returns the length of the warm-up. Only policies that add and remove CPUs during the run
+    /// (`balances`) need the whole warm-up.
     pub(crate) fn warm_up_of(&self, balances: bool) -> Duration {
         if balances { self.warm_up } else { self.warm_up / FIXED_WARM_UP }
     }
 
-    /// Makes settings for a smoke test: one round of short runs, with only the first and the last
-    /// value of each axis. The runs of a smoke test are too short for good measurements.
+    /// Makes settings for a smoke test: one round of runs that are too short for good measurements.
     pub fn quick(cpus: Vec<usize>) -> Self {
         let short = Duration::from_millis(5);
         let (measured, warm_up, rr_measured) = (short, short, 4 * short);
@@ -98,7 +91,7 @@ impl Settings {
         Self { cpus, rounds, measured, warm_up, rr_measured, connections, ends_only, simulation }
     }
 
-    /// `all` are the values of an axis. Returns those values that the experiment measures.
+    /// Returns the values of the axis `all` that the experiment measures.
     pub fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match all {
             [first, .., last] if self.ends_only => vec![*first, *last],
@@ -106,14 +99,14 @@ impl Settings {
         }
     }
 
-    /// Returns the number of frames in a run if each frame takes `nanos_each` nanoseconds.
+    /// Returns the number of frames in a run with `nanos_each` nanoseconds per frame.
     pub fn frames(&self, nanos_each: f64) -> u64 {
         let least = if self.ends_only { FRAMES_MIN_QUICK } else { FRAMES_MIN };
         (self.measured.as_nanos() as f64 / nanos_each).max(least) as u64
     }
 
-    /// Returns the two CPUs that a run on two CPUs uses. If the settings have only one CPU, the
-    /// result contains this CPU twice, and cases that need two CPUs are skipped.
+    /// Returns the receiving CPU and the other CPU of a run. With only one CPU, the receiving CPU
+    /// is also the other CPU.
     pub fn pair(&self) -> CpuPair {
         let (first, second) = (self.cpus.first(), self.cpus.get(1));
         let receive = first.copied().unwrap_or_default();
@@ -121,9 +114,8 @@ impl Settings {
     }
 }
 
-/// Returns the CPUs of `list`. If `list` is `None`, returns all CPUs that this process may use. The
-/// first CPU receives. After the first CPU, the other CPUs follow in the order in which steerage
-/// would add them.
+/// Returns the CPUs of `list`, or all CPUs that this process may use. The first CPU receives
+/// packets. The other CPUs follow in the order in which steerage would add them.
 ///
 /// # Errors
 /// Returns an error if the list is not valid, or if it names a CPU that this process may not use.
@@ -156,24 +148,23 @@ pub(crate) struct Case {
 
 /// An experiment that is ready to run.
 pub struct Experiment {
-    /// The name of the experiment in lab/experiments.json.
+    /// The experiment's name in lab/experiments.json.
     pub(crate) name: &'static str,
     pub(crate) cases: Vec<Case>,
-    /// The cases that cannot run on this machine, each with its reason.
+    /// The cases that cannot run on this machine, and why.
     pub(crate) skipped: Vec<String>,
     pub(crate) rounds: usize,
     pub(crate) cpus: Vec<usize>,
-    /// Before and after each run, the distance of this many CPUs is measured, starting with the
-    /// first CPU. The number is the largest number of CPUs that any case uses, so that "near" and
-    /// "far" mean the same for all cases.
+    /// The number of CPUs whose distance is measured before and after each run. It is the largest
+    /// number of CPUs of any case, so that "near" and "far" mean the same for all cases.
     pub(crate) probed_cpus: usize,
-    /// If all runs are simulated: the costs and the machine of the simulation, as text.
+    /// The costs and the machine of simulated runs, as text.
     pub(crate) simulated: Option<String>,
     takes: Duration,
 }
 
 impl Experiment {
-    /// Creates an experiment without cases. Each case runs `rounds` times by default.
+    /// Creates an experiment without cases, with `rounds` runs of each case by default.
     pub fn new(name: &'static str, rounds: usize, settings: &Settings) -> Self {
         Self {
             name,
@@ -187,20 +178,20 @@ impl Experiment {
         }
     }
 
-    /// Marks all runs as simulated. A simulated experiment has one round, because the same seed
-    /// always gives the same result.
+    /// Marks all runs as simulated. One round of simulated runs is enough, because the same seed
+    /// gives the same result.
     pub fn simulated(&mut self, simulation: &Simulation) {
         let machine = simulation.machine.cpus();
         self.simulated = Some(format!("{}, {machine} CPUs, seed {}", simulation.profile.name, simulation.seed));
         (self.rounds, self.takes) = (1, SIMULATED);
     }
 
-    /// Sets the duration of a run for all cases that are added after this call.
+    /// Sets the duration of a run for all cases added after this call.
     pub fn takes(&mut self, time: Duration) {
         self.takes = time;
     }
 
-    /// Adds a case that needs `cpus` CPUs. If the experiment has fewer CPUs, the case is skipped.
+    /// Adds a case that needs `cpus` CPUs. With fewer CPUs, the case is skipped.
     pub fn case(
         &mut self,
         series: impl Into<String>,
@@ -216,8 +207,7 @@ impl Experiment {
         self.cases.push(Case { series, x, takes: self.takes, run: Box::new(run) });
     }
 
-    /// Records the reason why a case could not run. `why` names the case. A repeated reason is
-    /// ignored.
+    /// Records why a case could not run. The text `why` names the case.
     pub fn skip(&mut self, why: String) {
         if !self.skipped.contains(&why) {
             self.skipped.push(why);

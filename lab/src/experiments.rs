@@ -1,5 +1,5 @@
-//! The experiments. Each experiment has its own file. Most experiments repeat the design of a
-//! published experiment.
+//! The experiments, one file each. Most of the experiments repeat the design of a published
+//! experiment.
 
 mod handoff;
 mod late_metadata;
@@ -15,8 +15,8 @@ use crate::rr;
 
 struct Group {
     name: &'static str,
-    /// The experiments of the group, except the experiment that has the same name as the group.
-    /// These other experiments run together with the experiment that has the group's name.
+    /// The other experiments of the group, which run together with the experiment that has the
+    /// group's name.
     others: &'static [&'static str],
     plan: fn(&Settings) -> Vec<Experiment>,
 }
@@ -25,7 +25,7 @@ const fn group(name: &'static str, others: &'static [&'static str], plan: fn(&Se
     Group { name, others, plan }
 }
 
-/// All experiments, in the order in which they run.
+/// All groups of experiments, in the order in which they run.
 const ALL: [Group; 10] = [
     group("rps", &["rps-cpus", "rps-queues", "rps-tun"], rps::plan),
     group("delay", &[], rps::delay),
@@ -43,8 +43,7 @@ const ALL: [Group; 10] = [
     group(SIMULATED, &["scale-queues", "scale-traffic", "scale-work", "scale-seeds"], scale::plan),
 ];
 
-/// The group whose runs are simulated. This group runs only if the command line names it, because
-/// simulated results do not depend on the machine on which the simulation runs.
+/// The simulated group runs only by name: its results do not depend on this machine.
 const SIMULATED: &str = "scale";
 
 /// Returns the names of the groups of experiments.
@@ -57,14 +56,12 @@ pub fn measuring() -> impl Iterator<Item = &'static str> {
     groups().filter(|group| *group != SIMULATED)
 }
 
-/// Returns the names of the experiments that can also run without the other experiments of their
-/// group.
+/// Returns the names of the experiments that can also run without the rest of their group.
 pub fn others() -> impl Iterator<Item = &'static str> {
     ALL.iter().flat_map(|group| group.others.iter().copied())
 }
 
-/// Returns the experiments of the group with this name, or the single experiment with this name.
-/// Returns an empty list if there is no such group or experiment.
+/// Returns the experiments of the group or the single experiment with this name, if there is any.
 pub fn plan(name: &str, settings: &Settings) -> Vec<Experiment> {
     let planned = |group: &Group| (group.plan)(settings);
     match ALL.iter().find(|group| group.name == name) {

@@ -1,5 +1,4 @@
-//! A device that writes frames of 64 bytes from a template. The frames of different flows differ
-//! only in a few fields.
+//! A device that writes frames of 64 bytes from templates.
 
 use fastrand::Rng;
 use steerage::{
@@ -9,15 +8,13 @@ use steerage::{
     flow::wire::{FrameBuilder, port::DISCARD, protocol::TCP, protocol::UDP},
 };
 
-/// A frame's length.
+/// The length of a frame in bytes.
 pub const FRAME_BYTES: usize = 64;
 
-/// The default number of flows. Hardware that tracks flows would consider this a large number of
-/// flows.
+/// The number of flows, large for hardware that tracks flows.
 pub const FLOWS: u32 = 65_536;
 
-/// The seed of the random numbers for the frames. The seed is constant, so that every run has the
-/// same frames.
+/// The seed of the random numbers is constant, so that every run has the same frames.
 const SEED: u64 = 1;
 
 /// The kinds of frames.
@@ -25,8 +22,8 @@ const SEED: u64 = 1;
 pub enum Mix {
     /// Only UDP over IPv4.
     Uniform,
-    /// Random frames with IPv4, IPv6, or IPv4 with a VLAN tag, and with TCP or UDP. With such
-    /// random frames, the processor cannot predict the branches of a parser.
+    /// Random IPv4, IPv6 and VLAN frames with TCP or UDP. The CPU cannot predict a parser's
+    /// branches for this mix of frames.
     Mixed,
 }
 
@@ -35,10 +32,9 @@ pub enum Mix {
 pub struct FrameOptions {
     /// The kinds of frames.
     pub mix: Mix,
-    /// True if the device provides a hash for each frame.
+    /// If true, the device provides a hash for each frame.
     pub device_hash: bool,
-    /// The maximum number of frames that a poll returns. All frames of a poll form one list of
-    /// packets.
+    /// The maximum number of frames of a poll, which form one list of packets.
     pub list: usize,
     /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,
@@ -71,9 +67,8 @@ pub(crate) struct FrameWriter {
     rng: Rng,
 }
 
-/// Makes a frame of UDP over IPv4. A device copies this template, and replaces the source address
-/// and the source port. The device does not compute the checksums again, because this would cost
-/// time, so the checksums are wrong.
+/// Makes the template of a UDP frame. Devices replace the template's source address and port, but
+/// not its checksums, to save time.
 pub(crate) fn udp4() -> [u8; FRAME_BYTES] {
     of_udp(&FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)))
 }
@@ -82,7 +77,6 @@ fn of_udp(frame: &FrameBuilder) -> [u8; FRAME_BYTES] {
     frame.frame_of(FRAME_BYTES).try_into().expect("a frame of this length")
 }
 
-/// A kind of frame in mixed traffic, and the positions of the fields that differ between flows.
 #[derive(Clone, Copy)]
 struct Shape {
     frame: [u8; FRAME_BYTES],
@@ -91,8 +85,8 @@ struct Shape {
     port: usize,
 }
 
-/// Returns the kinds of mixed traffic: a quarter of the frames is IPv4, a quarter is IPv4 with a
-/// VLAN tag, and half is IPv6.
+/// Makes the templates of the mixed frames: a quarter IPv4, a quarter IPv4 with a VLAN tag, and
+/// half IPv6.
 fn shapes() -> [Shape; 4] {
     let v6 = FrameBuilder::udp((V6, 0), (V6, DISCARD));
     let tagged = FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)).vlan(5);
@@ -101,13 +95,13 @@ fn shapes() -> [Shape; 4] {
     [Shape { frame: udp4(), protocol: 23, address: 26, port: 34 }, tagged, v6, v6]
 }
 
-/// A local address (RFC 4193).
+/// A unique local IPv6 address (RFC 4193).
 const V6: [u16; 8] = [0xfd00, 0, 0, 0, 0, 0, 0, 1];
 
 const PROTOCOLS: [u8; 2] = [UDP, TCP];
 
 impl FrameWriter {
-    /// Writes a frame. Returns the hash that a device would provide.
+    /// Writes a frame, and returns the hash that a network card would provide.
     #[inline(always)]
     pub(crate) fn write(&mut self, frame: &mut [u8; FRAME_BYTES]) -> u32 {
         let flow = self.write_flow(frame);
@@ -126,8 +120,7 @@ impl FrameWriter {
             frame[34..36].copy_from_slice(&port);
             return flow;
         }
-        // The following code has no branch, because mispredicted branches would take time, and the
-        // measurement would include this time.
+        // The code has no branches, because the measurement would include their mispredictions.
         let shape = &self.shapes[(drawn & 3) as usize];
         *frame = shape.frame;
         frame[shape.protocol] = PROTOCOLS[(drawn >> 2 & 1) as usize];

@@ -1,15 +1,12 @@
 //! A histogram of times.
 
-/// The longest time that the histogram can store: 2^40 ns, about 18 minutes. A longer time is
-/// counted as 2^40 ns.
+/// The longest stored time: 2^40 ns, about 18 minutes. Longer times are stored as 2^40 ns.
 const NANOS_MAX: u64 = (1 << 40) - 1;
 
-/// The histogram stores a time with this number of significant decimal digits. With two digits, the
-/// error of a percentile is at most 1 %.
+/// Two significant decimal digits: the error of a percentile is at most 1 %.
 const DIGITS: u8 = 2;
 
-/// A histogram of times in nanoseconds. The histogram stores the exact mean and the exact longest
-/// time.
+/// A histogram of times in nanoseconds, with the exact mean and the exact longest time.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: hdrhistogram::Histogram<u64>,
@@ -44,18 +41,18 @@ impl Histogram {
         self.counts.len()
     }
 
-    /// Returns the longest time, or 0 if the histogram has no times.
+    /// Returns the longest time, or 0 if the histogram is empty.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// Returns the mean time, or 0 if the histogram has no times.
+    /// Returns the mean time, or 0 if the histogram is empty.
     pub fn mean(&self) -> u64 {
         (self.sum / u128::from(self.count().max(1))) as u64
     }
 
-    /// Returns a percentile: of every 1,000 times, `permille` times are at most as long as the
-    /// result. Returns 0 if the histogram has no times.
+    /// Returns the time that `permille` of 1,000 times do not exceed, or 0 if the histogram is
+    /// empty.
     pub fn permille(&self, permille: u64) -> u64 {
         self.counts.value_at_quantile(permille as f64 / 1000.0).min(self.max)
     }

@@ -1,5 +1,4 @@
-//! The command `steerage-lab respond`, which replies to packets as a TCP/IP host does. In the
-//! request-response experiment, this host is the server.
+//! The command `steerage-lab respond`: a TCP/IP host, and the server of the experiment `rr`.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::IpAddr;
@@ -21,18 +20,16 @@ use crate::error::LabError;
 use crate::experiment::cpus;
 use crate::respond::{Config, End, Fate, Responding};
 
-/// A received packet may wait for this time for further packets. The value is the shortest block
-/// timeout of the kernel's packet rings.
+/// The shortest block timeout of the kernel's packet rings.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The maximum number of new packets that a CPU may send per batch. Replies that overwrite a
-/// received packet do not count as new packets. The limit is so high because, for each packet of a
-/// full batch, the packet's connection may send a whole buffer.
+/// The maximum number of new packets per batch on a CPU, without replies that overwrite a packet.
+/// For each packet of a full batch, a connection may send a whole buffer.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
-/// The first bytes of the host's link address on a TAP. The other end of the TAP, which belongs to
-/// the kernel, has the interface's own link address. The host's link address is locally
-/// administered, and its remaining bytes are taken from the host's IP address.
+/// The first bytes of the host's link address on a TAP (locally administered). The remaining bytes
+/// of the link address are from the host's IP address. The kernel's end of the TAP has a link
+/// address of its own, that of the interface.
 const TAP_MAC: [u8; 2] = [0x02, 0x53];
 
 /// The options of `respond`.
@@ -70,7 +67,7 @@ pub struct HostArgs {
     pub seconds: Option<u64>,
 }
 
-/// Parses an address as `ip addr` does: the prefix length of the network may follow the address.
+/// Parses an address with an optional prefix length, as `ip addr` does.
 fn network(text: &str) -> Result<IpNet, &'static str> {
     let alone = || text.parse::<IpAddr>().map(IpNet::from);
     text.parse().or_else(|_| alone()).map_err(|_| "write an address, such as 10.0.0.2/24 or fd00::2")
@@ -85,12 +82,11 @@ fn exchange(text: &str) -> Result<(u16, usize, usize), &'static str> {
     if parts.next().is_none() && request > 0 { Ok((port, request, response)) } else { Err(wrong) }
 }
 
-/// Replies to packets until standard input ends or the time is over. Then prints the counters as
-/// one JSON line.
+/// Replies to packets until standard input or the time of the run ends, and then prints the
+/// counters as JSON.
 ///
 /// # Errors
-/// Returns an error if the device cannot be opened, or if the addresses are not valid for this
-/// host.
+/// Returns an error if the device cannot be opened, or if an address is not valid for this host.
 pub fn run(args: &HostArgs) -> Result<(), LabError> {
     let order = cpus(args.cpus.as_deref())?;
     let (input, spec, is_tap) = open(args)?;
@@ -122,7 +118,7 @@ pub fn run(args: &HostArgs) -> Result<(), LabError> {
     writeln!(io::stdout(), "{report}").map_err(LabError::Output)
 }
 
-/// The host prints this line on standard error when it is ready to reply to packets.
+/// The line on standard error when the host is ready to reply.
 pub const READY: &str = "ready";
 
 fn until_end(most: Option<Duration>) {
@@ -130,8 +126,7 @@ fn until_end(most: Option<Duration>) {
     thread::spawn(move || {
         let mut piece = [0; 64];
         while io::stdin().read(&mut piece).is_ok_and(|read| read > 0) {}
-        // Sending the stop message fails if the time of the run is already over, because then no
-        // thread waits for this message.
+        // `send` fails if the time of the run is over.
         let _ = ended.send(());
     });
     let _ = match most {
@@ -140,7 +135,7 @@ fn until_end(most: Option<Duration>) {
     };
 }
 
-/// Opens the device. Also returns the name of the device's output, and whether the device is a TAP.
+/// Opens the device. Also returns the name of the output, and whether the device is a TAP.
 fn open(args: &HostArgs) -> Result<(Input, String, bool), LabError> {
     let failed = |error: steerage_device::OpenError| LabError::set_up("the device", error);
     let device = args.device.as_str();
@@ -199,8 +194,7 @@ fn config(args: &HostArgs, interface: &str, is_tap: bool) -> Result<Config, LabE
     let mac = mac.filter(|_| !is_tap).unwrap_or_else(own);
     let config = Config::new(addresses.clone(), mac, args.mtu).map_err(|error| wrong(&error))?;
     let config = config.networks(&networks).verifies(!args.trust_checksums);
-    // The number of connections per peer is not limited, because the load generator is the only
-    // peer.
+    // The limit for one peer is off, because the load generator is the only peer.
     let config = config.per_peer_max(usize::MAX);
     let with = |config: Config, rr: &(u16, usize, usize)| config.request_response(rr.0, rr.1, rr.2);
     args.rr.iter().try_fold(config, with).map_err(|error| wrong(&error))

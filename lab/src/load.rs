@@ -1,5 +1,4 @@
-//! A source of packets with or without a fixed rate, and a handler with a fixed amount of work per
-//! packet.
+//! A source of packets with or without a fixed rate, and a handler with fixed work per packet.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -15,40 +14,37 @@ use steerage::{
 use crate::frames::{FLOWS, FRAME_BYTES, udp4};
 use crate::histogram::Histogram;
 
-/// The number of frames that the source stores while nobody polls it, like the ring of a network
-/// card.
+/// The number of frames that can wait for a poll, as in the ring of a network card.
 const DEVICE_RING: u64 = 4096;
 
-/// The position in a frame of its due time, which is the time at which the frame should have been
-/// sent.
+/// The bytes of a frame that contain the time at which the frame is due.
 const STAMP: std::ops::Range<usize> = 42..50;
 
 /// Computes the times at which the frames of a queue are due.
 #[derive(Debug)]
 pub struct Pace {
-    /// The number of nanoseconds between two frames. If the gap is 0, the source delivers as many
-    /// frames as the receive path requests.
+    /// The nanoseconds between two frames. If 0, the source delivers as many frames as the receive
+    /// path requests.
     gap: f64,
     next: f64,
-    /// The number of frames that were lost because the ring of the device was full.
+    /// The frames that were lost because the device's ring was full.
     pub lost: u64,
 }
 
 impl Pace {
-    /// Makes a schedule on which `per_second` frames per second are due, independent of the speed
-    /// of the receive path. If `per_second` is `None`, the source delivers as many frames as the
-    /// receive path accepts.
+    /// Makes a schedule of `per_second` frames per second, independent of the receive path. If
+    /// `None`, as many frames are due as the receive path accepts.
     pub fn new(per_second: Option<f64>) -> Self {
         Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, lost: 0 }
     }
 
-    /// Returns true if frames wait until the receive path accepts them, so that none is lost.
+    /// Returns true if frames wait for the receive path, so that none is lost.
     pub fn can_wait(&self) -> bool {
         self.gap == 0.0
     }
 
-    /// Returns the number of frames that are due, at most `budget`. Frames that do not fit into the
-    /// ring of the device are lost.
+    /// Returns the number of due frames, up to `budget`. Due frames that do not fit into the
+    /// device's ring are lost.
     pub fn due(&mut self, out: &mut Completions<'_>, budget: usize) -> usize {
         if self.can_wait() {
             return budget;
@@ -66,8 +62,7 @@ impl Pace {
         budget.min(due as usize)
     }
 
-    /// Returns the time at which the next frame is due, in nanoseconds. Counts the next frame as
-    /// delivered.
+    /// Returns the due time of the next frame in nanoseconds, and counts the frame as delivered.
     #[inline(always)]
     pub fn take(&mut self) -> u64 {
         let due = self.next as u64;
@@ -75,8 +70,7 @@ impl Pace {
         due
     }
 
-    /// Returns the result of a poll that has delivered `count` of `budget` frames. The result of
-    /// the poll states when the queue should be polled again.
+    /// Returns the result of a poll that has delivered `count` of `budget` frames.
     pub fn polled(&self, count: usize, budget: usize) -> Polled {
         match self.can_wait() || count == budget {
             true => Polled::More,
@@ -85,7 +79,7 @@ impl Pace {
     }
 }
 
-/// UDP flows at a steady rate. Each frame contains the time at which it was due to be sent.
+/// A source of UDP flows at a steady rate. Each frame contains the time at which it is due.
 #[derive(Debug)]
 pub struct Paced {
     pace: Pace,
@@ -94,14 +88,12 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// Makes a source that delivers `per_second` packets per second. If `per_second` is `None`, the
-    /// source delivers as many packets as the receive path accepts.
+    /// Makes a source of `per_second` packets per second, or as many as the receive path accepts.
     pub fn input(per_second: Option<f64>) -> Input {
         Self::input_of_queues(per_second, 1)
     }
 
-    /// Makes a source with `queues` queues. The queues together deliver `per_second` packets per
-    /// second.
+    /// Makes a source whose `queues` queues together deliver `per_second` packets per second.
     pub fn input_of_queues(per_second: Option<f64>, queues: usize) -> Input {
         let pace = || Pace::new(per_second.map(|rate| rate / queues as f64));
         let queue =
@@ -133,18 +125,17 @@ impl RxQueue for Paced {
     }
 }
 
-/// Runs rounds of arithmetic, to use CPU time. The compiler cannot shorten the rounds. Each round
-/// needs the result of the previous round. The value of a round stays in a register. If it went
-/// through memory, rounds would take different times, because some CPUs need zero to five cycles to
-/// pass a value through memory.
+/// Uses CPU time. The compiler cannot shorten the rounds, because each round needs the result of
+/// the previous round. The value stays in a register, because on some CPUs a round through memory
+/// takes zero to five cycles.
 #[inline(never)]
 pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17))
 }
 
-/// Returns the number of rounds of the arithmetic in [`spin`] that take the given time. The CPU
-/// time that a round of [`spin`] takes is measured only once in a process. Of several measurements,
-/// the shortest time is used, because other programs disturbed this measurement least.
+/// Returns the number of rounds of [`spin`] that take the given time. A round is measured once per
+/// process. The shortest of several measurements counts, because other programs disturbed this
+/// measurement least.
 pub fn spin_rounds(time: Duration) -> u64 {
     const TIMES: usize = 5;
     const ROUNDS: u64 = 2_000_000;
@@ -160,15 +151,13 @@ pub fn spin_rounds(time: Duration) -> u64 {
     (time.as_nanos() as f64 / each) as u64
 }
 
-/// Returns the CPU time of the calling thread. The CPU time does not include time in which another
-/// program runs on the same CPU.
+/// The CPU time of the thread, without time in which another program runs on the CPU.
 pub(crate) fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
 }
 
-/// A handler that runs [`spin`] rounds for each packet. If requested, the handler also records how
-/// long each packet had to wait.
+/// A handler that runs [`spin`] rounds for each packet, and can record how long each packet waited.
 #[derive(Debug)]
 pub struct SpinHandler {
     rounds: u64,
@@ -194,10 +183,7 @@ impl Handler for SpinHandler {
             if let Some(delays) = &mut self.delays {
                 delays.add(began.saturating_sub(stamp));
             }
-            // A CPU executes instructions for several packets at the same time (out of order) if
-            // they do not depend on each other. To prevent that work on several packets overlaps,
-            // the work on each packet needs the result of the previous packet's work. Because the
-            // work on packets does not overlap, each packet takes the requested time.
+            // A CPU overlaps the work on several packets unless each needs the previous result.
             self.sum = spin(self.rounds, self.sum.wrapping_add(stamp));
         }
     }

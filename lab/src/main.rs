@@ -186,7 +186,6 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Writing to standard error fails only if it is closed.
             let _ = writeln!(io::stderr(), "steerage-lab: {error}");
             ExitCode::FAILURE
         }

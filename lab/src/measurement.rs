@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// The values that one run has measured, one value for each metric. The key of `values` is the name
-/// of the metric.
+/// The values that one run has measured, by the name of the metric.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Measurement {
-    /// The measured values. The keys of the map are the names of the metrics.
+    /// The measured values.
     pub values: BTreeMap<String, f64>,
 }
 
@@ -19,8 +18,7 @@ impl Measurement {
         Self::default().and(metric, value)
     }
 
-    /// Adds the value of another metric. If the value is not finite, the metric was not measured,
-    /// and the value is left out.
+    /// Adds the value of another metric. A value that is not finite is left out.
     pub fn and(mut self, metric: &str, value: f64) -> Self {
         if value.is_finite() {
             self.values.insert(metric.to_owned(), value);

@@ -1,5 +1,5 @@
-//! A device that has a ring of posted pages (ready for frames), like a network card. The metadata
-//! of a packet can be allocated when the page is posted, as drivers did before `build_skb`.
+//! A device with a ring of posted pages, like a network card. Packet metadata can be allocated when
+//! the page is posted, as drivers did before `build_skb`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,34 +14,32 @@ use steerage::{
     limits::{HEADROOM, POLL_BUDGET},
 };
 
-/// The number of posted pages in the device's ring. The ring is large, as in the published
-/// measurement of `build_skb`.
+/// The number of posted pages: a large ring, as in the published measurement of `build_skb`.
 pub const RING: usize = 4096;
 
-/// The number of entries in the table of packet metadata. The table has more entries than the
-/// number of pages that an instance of two CPUs has for this device. Page numbers are consecutive,
-/// so that a page number can be an index into the table of metadata.
+/// The number of entries in the table of packet metadata. The index of an entry is a page number:
+/// page numbers are consecutive, and an instance of two CPUs has fewer pages for this device than
+/// the table has entries.
 const METADATA: usize = 4 * RING;
 
 /// The length of the longest frame.
 pub const FRAME_BYTES_MAX: usize = 1514;
 
-/// The time and the method by which a packet's metadata is created.
+/// When and how a packet's metadata is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
-    /// The metadata is allocated and cleared when the receiving CPU posts the page, as drivers did
-    /// before `build_skb`.
+    /// Metadata is allocated and cleared when the receiving CPU posts the page, as in Linux before
+    /// `build_skb`.
     Early,
-    /// The metadata is allocated and cleared when a CPU handles the packet, as `build_skb` does.
+    /// Metadata is allocated and cleared when a CPU handles the packet, as `build_skb` does.
     Built,
-    /// The metadata is created when a CPU handles the packet, on the stack of that CPU, as steerage
-    /// does. Only the fields in use are written, and nothing is cleared.
+    /// Metadata is created on the stack when a CPU handles the packet, with only the fields in use,
+    /// as steerage does.
     Late,
 }
 
-/// The metadata of a packet. When the kernel allocates an `sk_buff`, it clears a part of it (in
-/// Linux 6: up to the field `tail`, 184 bytes). The type `Allocated` is as large as the part that
-/// the kernel clears. The metadata shares no cache line with other data.
+/// The metadata of a packet, as large as the part of an `sk_buff` that the kernel clears (in Linux
+/// 6: up to the field `tail`, 184 bytes). The metadata shares no cache line with other data.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Allocated([AtomicU64; 24]);
@@ -51,7 +49,7 @@ impl Allocated {
         self.0.iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Writes four fields: one in each cache line of the metadata, and one more field.
+    /// Writes one field in each cache line of the metadata, and one more field.
     fn fill_in(&self, len: usize, number: u32) {
         let known = [len as u64, len as u64, 1, u64::from(number)];
         self.0.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
@@ -72,8 +70,7 @@ struct Built {
 
 type Slab = Arc<[Allocated]>;
 
-/// An allocator of metadata for one CPU. The allocator first reuses the metadata that was freed
-/// last.
+/// Allocates metadata for one CPU. The metadata that was freed last is reused first.
 #[derive(Debug)]
 struct Allocator {
     slab: Slab,
@@ -86,7 +83,6 @@ impl Allocator {
         Self { slab, free: (0..count as u32).rev().collect() }
     }
 
-    /// Allocates and clears metadata.
     fn allocate(&mut self) -> u32 {
         let number = self.free.pop().expect("as much metadata as pages");
         self.slab[number as usize].clear();
@@ -103,16 +99,16 @@ pub struct NicOptions {
     pub frames: u64,
     /// The time at which metadata is created.
     pub metadata: Metadata,
-    /// The number of frames that arrive per second, whether or not a page is free. If `None`,
-    /// frames arrive as fast as polls accept them.
+    /// The number of frames that arrive per second. If `None`, frames arrive as fast as polls
+    /// accept them.
     pub rate: Option<u64>,
-    /// The minimum number of frames that must have arrived before the device delivers frames, as
-    /// with interrupt moderation of a network card.
+    /// The number of frames that must arrive before the device delivers any of them, as with
+    /// interrupt moderation.
     pub at_once: usize,
 }
 
 impl NicOptions {
-    /// Returns the device, and a function that creates a handler for the device's packets.
+    /// Returns the device, and a function that creates handlers for its packets.
     pub fn input(self) -> (Input, impl Fn() -> Reads + Send + Sync + 'static) {
         let early = (self.metadata == Metadata::Early).then(|| Allocator::new(METADATA));
         let slab = early.as_ref().map(|early| Arc::clone(&early.slab));
@@ -138,7 +134,8 @@ impl NicOptions {
 struct Nic {
     options: NicOptions,
     early: Option<Allocator>,
-    /// For each posted page, the index of its metadata in the table. The index is the page number.
+    /// For each posted page, the index of the page's metadata. The position in this vector is the
+    /// page's number.
     metadata_of: Vec<Option<u32>>,
     ring: Vec<Option<Page>>,
     at: usize,
@@ -148,8 +145,8 @@ struct Nic {
 }
 
 impl Nic {
-    /// Posts a page. If the page still has the metadata of its previous packet, this function frees
-    /// that metadata. As a result, the CPU that allocated the metadata also frees it.
+    /// Posts a page. Metadata of the page's previous packet is freed here, on the CPU that
+    /// allocated it.
     fn post(&mut self, page: Page) -> Option<Page> {
         if let Some(early) = &mut self.early {
             let metadata = &mut self.metadata_of[page.number() as usize % METADATA];
@@ -159,8 +156,8 @@ impl Nic {
         Some(page)
     }
 
-    /// Returns the number of frames in the ring. The result does not include frames that were
-    /// already delivered, or that did not fit into the ring.
+    /// Returns the number of undelivered frames in the ring. Frames that do not fit into the ring
+    /// are lost.
     fn arrived(&mut self, out: &mut Completions<'_>) -> usize {
         let Some(rate) = self.options.rate else { return (self.options.frames - self.sent) as usize };
         let since = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -192,15 +189,14 @@ impl RxQueue for Nic {
         let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
-            // The device writes to the memory of each page before the measurement begins. Without
-            // this write before the measurement, the first frames would wait until the kernel
-            // provides physical memory. With a network card, frames never wait for physical memory.
+            // The first write to a page makes the kernel provide physical memory, for which a
+            // network card never waits.
             out.page_mut(&mut page).fill(0);
             let posted = self.post(page);
             self.ring.push(posted);
         }
         if begins {
-            // Frames arrive only after the whole ring has been filled with posted pages.
+            // Frames arrive only after the whole ring has been posted.
             return Ok(Polled::More);
         }
         let len = self.options.frame_bytes;
@@ -208,9 +204,7 @@ impl RxQueue for Nic {
             let mut page = self.ring[self.at].take().expect("a ring without holes");
             let number = page.number();
             self.write(&mut out.page_mut(&mut page)[HEADROOM..]);
-            // If packets go to only one CPU, the hash is not needed to choose the CPU. Because the
-            // hash is not needed, its field can contain the number of the packet's entry in the
-            // table of metadata.
+            // Packets go to one CPU only, so the hash field is free for the index of the metadata.
             let metadata = self.early.as_ref().zip(self.metadata_of[number as usize % METADATA]);
             let hash = metadata.map_or(number, |(early, metadata)| {
                 early.slab[metadata as usize].fill_in(len, number);
@@ -301,10 +295,9 @@ mod tests {
             let (input, make) = options.input();
             run_alone_at_rate(0, Builder::new(), input, 20_000, make).unwrap().1
         };
-        // The handler adds up some metadata of each frame: two lengths, the link type and the
-        // frame's number.
+        // The handler adds up two lengths, the link type and the number of each frame.
         let least = 20_000 * (64 + 64 + 1) + (0..20_000).sum::<u64>();
-        // The handler also adds the number of each frame's page, which differs from run to run.
+        // The handler also adds the page number, which differs from run to run.
         let pages = 1..=20_000 * u64::from(u32::MAX);
         for metadata in [Metadata::Early, Metadata::Built, Metadata::Late] {
             let found = sum(metadata);

@@ -1,5 +1,4 @@
-//! Measures the current distance between two CPUs. On a virtual machine, the distance of two CPUs
-//! changes over time. The cost of sharing memory between CPUs changes with their distance.
+//! Measures the distance between CPUs, which changes over time on a virtual machine.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -21,9 +20,8 @@ pub fn pin(cpu: usize) -> Result<(), LabError> {
     set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)).map_err(|error| LabError::Pin { cpu, error })
 }
 
-/// Returns the distance of `cpus`: the median one-way time in nanoseconds for the transfer of a
-/// cache line from the first CPU to the farthest other CPU. The distance is 0 if there is only one
-/// CPU.
+/// Returns the distance of `cpus`: the median one-way time in nanoseconds for a cache line from the
+/// first CPU to the farthest one, or 0 if there is only one CPU.
 ///
 /// # Errors
 /// Returns an error if this process may not use one of the CPUs.
@@ -36,8 +34,7 @@ pub fn probe(cpus: &[usize]) -> Result<f64, LabError> {
     Ok(farthest)
 }
 
-/// The state that two threads share. To measure the distance, the threads pass a cache line, the
-/// *ball*, back and forth.
+/// Two threads pass a cache line, the *ball*, back and forth.
 struct Game {
     ball: Ball,
     over: AtomicBool,
@@ -46,9 +43,7 @@ struct Game {
 #[repr(align(128))]
 struct Ball(AtomicU64);
 
-/// A thread checks this number of times for the ball (the cache line), and then once whether the
-/// measurement has ended. The check whether the measurement has ended is rare, because it reads
-/// another cache line.
+/// The number of checks for the ball between two checks of `over`, which is in another cache line.
 const LOOKS: u32 = 4096;
 
 fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
@@ -63,9 +58,8 @@ fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
 }
 
 impl Game {
-    /// Waits for the ball. Returns true if the ball (the cache line that is passed back and forth)
-    /// has arrived. Each acquire load of one thread pairs with the release store of the other
-    /// thread. While the threads pass the ball (the cache line), they share no other data.
+    /// The acquire load pairs with the other thread's release store. Apart from the ball and
+    /// `over`, the threads share no data.
     fn is_there(&self, number: u64) -> bool {
         loop {
             for _ in 0..LOOKS {

@@ -1,5 +1,5 @@
-//! Compares measurements on two real CPUs with the simulation of two CPUs. Also measures the costs
-//! that the simulation uses.
+//! Compares two real CPUs with the simulation of two CPUs, and measures the costs that the
+//! simulation uses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,28 +24,27 @@ use crate::placement::{pin, probe};
 use crate::runs::{CpuPair, ReadsHeaders, run, run_alone};
 use crate::simulation::Simulation;
 
-/// Predictions must be within the allowed error only if the work per packet, in nanoseconds, is at
-/// least this number. If there is less work per packet, a CPU executes instructions of several
-/// packets at the same time (out of order). How much the work on several packets overlaps differs
-/// between runs on one CPU and on two CPUs.
+/// The minimum work per packet, in nanoseconds, for which predictions stay within the allowed
+/// error. With less work, a CPU overlaps the work on several packets, and the overlap on two CPUs
+/// differs from that on one CPU.
 pub const WORK_MIN: f64 = 50.0;
 
-/// The maximum relative error that is allowed for a prediction.
+/// The maximum relative error of a prediction.
 pub const OFF_MAX: f64 = 0.1;
 
-/// The maximum relative error that is allowed for the prediction of the policy `balance`. For
-/// `balance`, the predicted rate is that of the best distribution of buckets. For far CPUs and
-/// little work per packet, `balance` does not find the best distribution.
+/// The maximum relative error of a prediction for `balance`. The prediction assumes the best
+/// distribution of buckets. With far CPUs and little work per packet, `balance` does not find the
+/// best distribution.
 pub const BEST_OFF_MAX: f64 = 0.15;
 
-/// CPUs with a greater distance are far. lab/page.py has the same value. A distance is the time in
-/// nanoseconds that a cache line takes from one CPU to the other.
+/// Two CPUs are far if a cache line takes more nanoseconds than this from one to the other, as in
+/// lab/page.py.
 const FAR_NANOS: f64 = 100.0;
 
-/// The number of measurements of each cost. The result is their median.
+/// The number of measurements of each cost, of which the median counts.
 const ROUNDS: usize = 9;
 
-/// The time before each wake-up. While the thread sleeps, the CPU that will be woken becomes idle.
+/// The pause before each wake-up, in which the CPU that will be woken becomes idle.
 const SLEEP: Duration = Duration::from_millis(2);
 
 /// The options of `predict`.
@@ -66,7 +65,7 @@ pub struct PredictArgs {
 /// Packet rates on two CPUs, in millions of packets per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// The work per packet in nanoseconds, as the experiment states it.
+    /// The experiment's work per packet in nanoseconds.
     pub work: f64,
     /// The rate if one CPU does everything.
     pub none: f64,
@@ -79,11 +78,10 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Returns the rates that the simulation predicts. The prediction is computed from the field
-    /// `none`, the measured rate of one CPU that does everything. For `balance`, the predicted rate
-    /// is that of the distribution of buckets that is best according to the policy's model. The
-    /// time of the work per packet is also computed from `none`, because a CPU overlaps the work on
-    /// several packets.
+    /// Returns the rates that the simulation predicts from `none`, the measured rate of one CPU.
+    /// The work per packet is also computed from the rate `none`, because a CPU overlaps the work
+    /// on several packets. For `balance`, the predicted rate is that of the best distribution of
+    /// buckets in the policy's model.
     ///
     /// # Errors
     /// Returns an error if a simulated instance cannot be built.
@@ -105,8 +103,8 @@ impl Rates {
                 },
                 steering,
                 work: Work::Fixed(work),
-                // At the packet rate `none`, 10,000 packets arrive in the warm-up, and 40,000
-                // packets in the measured time.
+                // At the rate `none`, the warm-up has 10,000 packets, and the measured time has
+                // 40,000.
                 warm_up: Duration::from_nanos((1e7 / self.none) as u64),
                 measured: Duration::from_nanos((4e7 / self.none) as u64),
                 stretch: 1.0,
@@ -128,8 +126,8 @@ impl Rates {
         })
     }
 
-    /// Divides the rates of `self` by the rates of `other`. Returns the ratios in this order: no
-    /// steering, one other CPU, hash, and `balance`.
+    /// Returns the ratios of the four rates of `self` to those of `other`: no steering, one other
+    /// CPU, hash, and `balance`.
     pub fn over(&self, other: &Self) -> [f64; 4] {
         [self.none / other.none, self.other / other.other, self.hash / other.hash, self.balance / other.balance]
     }
@@ -138,12 +136,10 @@ impl Rates {
 /// Compares the runs with the simulation, and prints a table.
 ///
 /// # Errors
-/// Returns an error if there are no runs. Also returns an error if a prediction for work of at
-/// least [`WORK_MIN`] differs by more than [`OFF_MAX`], or by more than [`BEST_OFF_MAX`] for
-/// `balance`.
+/// Returns an error if there are no runs, or if a prediction for work of at least [`WORK_MIN`] is
+/// off by more than [`OFF_MAX`] ([`BEST_OFF_MAX`] for `balance`).
 pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), LabError> {
     let profile = Simulation::read(args.profile.as_deref(), None, 1)?.profile;
-    // If the profile was measured on a single pair of CPUs, it has only one distance.
     let has_one_distance = profile.line[0] == profile.line[1];
     let measured = measured(&args.runs, has_one_distance)?;
     if let Some(path) = &args.table {
@@ -187,16 +183,15 @@ pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), L
     Ok(())
 }
 
-/// Returns the largest error of the ratios that [`Rates::over`] returns, divided by the allowed
-/// error.
+/// Returns the largest error of the ratios of [`Rates::over`], divided by the allowed error.
 pub fn off([none, other, hash, balance]: [f64; 4]) -> f64 {
     let simulated = [none, other, hash].map(|ratio| (ratio - 1.0).abs() / OFF_MAX);
     simulated.into_iter().fold((balance - 1.0).abs() / BEST_OFF_MAX, f64::max)
 }
 
-/// Returns the median rates of the runs, separately for each distance of the CPUs (near or far) and
-/// each work per packet. Leaves out incomplete rows. Runs during which the host moved the virtual
-/// CPUs are also left out, unless the costs are the same at each distance.
+/// Returns the median rates for each distance (near or far) and each work per packet, without
+/// incomplete rows. If the distance of the CPUs matters, runs in which it changed between near and
+/// far are also left out.
 fn measured(files: &[PathBuf], has_one_distance: bool) -> Result<Vec<(bool, Rates)>, LabError> {
     let mut rates: BTreeMap<(bool, u64, String), Vec<f64>> = BTreeMap::new();
     for file in files {
@@ -232,9 +227,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Measures the costs of the receive path on this machine, and prints a profile. The first CPU of
-/// `settings` receives. The costs per packet are measured twice: with the nearest CPU as the second
-/// CPU, and with the farthest CPU.
+/// Measures the costs of the receive path on this machine, and prints a profile. The first CPU
+/// receives. The costs per packet are measured with the nearest and with the farthest CPU.
 ///
 /// # Errors
 /// Returns an error if there are fewer than two CPUs, or if a run fails.
@@ -251,14 +245,10 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     let (near_line, near) = pair(distances[0])?;
     let (far_line, far) = if distances.len() > 1 { pair(distances[distances.len() - 1])? } else { (near_line, near) };
     let (wake, woken) = measure_wake(CpuPair { receive: *receive, work: distances[0].1 })?;
-    // The cost of receiving is measured on a CPU that receives packets and does nothing else. The
-    // cost of reading is measured on a CPU that also reads a header of each packet.
     let (receive, reading) = (near.alone, (near.alone_reading - near.alone).max(0.0));
     let hash = (near.ours_many - near.device_many).max(0.0);
-    // The profile contains the costs of a hand-over to two target CPUs, as in a run that spreads
-    // packets. With two target CPUs, the lists of packets are shorter. Therefore a worker CPU
-    // overlaps the work on fewer packets. If a packet function does some work, a CPU also works on
-    // fewer packets at the same time.
+    // The costs with two target CPUs, as in a run that spreads packets. With two target CPUs, lists
+    // of packets are shorter than with one, so a worker CPU overlaps the work on fewer packets.
     let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
     let take = |pair: &Pair| (pair.worker_of_two - reading).max(0.0);
     let text = format!(
@@ -275,31 +265,28 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     write!(out, "{note}{text}").map_err(LabError::Output)
 }
 
-/// The number of target CPUs in measurements with many targets, as in the experiment `path`.
+/// The number of target CPUs, as in the experiment `path`.
 const MANY: usize = 16;
 
-/// The time, in nanoseconds, that the two clock readings of a round (pass of a CPU's loop) take
-/// together.
+/// The time for the two clock readings of a round (pass of a CPU's loop), in nanoseconds.
 const ROUND: f64 = 50.0;
 
 /// The costs per packet on one pair of CPUs, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Pair {
     two_targets: f64,
-    /// The time on the receiving CPU with 16 targets and the device's hash. The next field,
-    /// `ours_many`, has the time with steerage's own hash.
+    /// The receiving CPU's cost with 16 target CPUs and the device's hash. `ours_many`: its cost
+    /// with steerage's own hash.
     device_many: f64,
     ours_many: f64,
-    /// The time per packet on the worker CPU if the packets go to two targets (rings), which this
-    /// CPU handles.
+    /// The cost on a worker CPU that handles the packets of two target rings.
     worker_of_two: f64,
-    /// The time on one CPU that receives packets and handles them with a packet function that does
-    /// nothing. For the next field, `alone_reading`, the packet function reads a header.
+    /// The cost on one CPU that receives packets and handles them with a function that does
+    /// nothing. `alone_reading`: the cost with a function that reads a header.
     alone: f64,
     alone_reading: f64,
 }
 
-/// A packet function that does nothing.
 #[derive(Debug, Default)]
 struct Nothing;
 
@@ -342,7 +329,7 @@ fn measure_pair(on: CpuPair, settings: &Settings) -> Result<Pair, LabError> {
     Ok(Pair { two_targets, device_many, ours_many, worker_of_two, alone, alone_reading })
 }
 
-/// Measures two times in nanoseconds: how long a CPU is busy with waking a sleeping CPU, and how
+/// Measures two times of a wake-up in nanoseconds: how long the waking CPU is busy with it, and how
 /// long it takes until the woken CPU runs.
 fn measure_wake(on: CpuPair) -> Result<(f64, f64), LabError> {
     let failed = |error: io::Error| LabError::set_up("a bell", error);

@@ -1,11 +1,8 @@
-//! Replies to packets as a host with its own addresses. The CPU to which a packet was steered sends
-//! the reply to this packet. The host replies to ARP, neighbour discovery, ICMP echo, UDP echo and
-//! TCP echo. The host also replies to TCP requests of a fixed length with responses of another
-//! fixed length.
+//! Replies to packets as a host with its own addresses: ARP, neighbour discovery, ICMP echo, UDP
+//! and TCP echo, and TCP requests. The CPU to which steerage steers a packet sends the reply.
 //!
 //! The page lab/notes/respond.md lists the packets that the host accepts, and the replies to them.
-//! This file contains the path of a packet through the host. The other files of the module
-//! `respond` are:
+//! This file contains the path of a packet through the host.
 //!
 //! | file | contents |
 //! |---|---|
@@ -56,20 +53,18 @@ pub use config::{
 };
 pub use counts::{End, Fate, Responded};
 
-/// The ID of the output to which replies are sent. The first output of the steerage instance must
-/// be the device on which packets arrive.
+/// The first output of the steerage instance must be the device on which packets arrive.
 const OUTPUT: TxId = TxId(0);
 
-/// At least once in this time, a CPU checks for connections whose timers have expired (which are
-/// due). Only this regular check finds a connection that has moved to this CPU from another CPU,
-/// because a move does not schedule a tick (timer call).
+/// The longest time between two checks for expired timers of connections. Only the check for
+/// expired timers finds a connection that has moved to this CPU, because a move schedules no tick
+/// (timer call).
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The maximum number of connections that are checked in one tick. The number is limited because
-/// packets have to wait while connections are checked.
+/// The maximum number of connections that are checked in one tick (timer call), while packets wait.
 const LOOKS_MAX: usize = 64;
 
-/// The responder's state that all CPUs share, also with the program that controls the responder.
+/// The responder's state, which all CPUs and the controlling program share.
 ///
 /// ```
 /// use steerage_lab::respond::{Config, Responding};
@@ -98,7 +93,7 @@ impl Responding {
         Arc::new(Self { config, cookies, connections, counts: Mutex::default() })
     }
 
-    /// The configuration of the responder.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -112,10 +107,9 @@ impl Responding {
         all
     }
 
-    /// Creates a handler for one CPU. The steerage instance that runs the handler must steer by the
-    /// flow hash, and must allow some hundreds of new packets per batch
-    /// ([`originated_max`](steerage::Builder::originated_max)). The device of the steerage instance
-    /// must be both the input and the first output.
+    /// Creates a handler for one CPU. The instance must steer by the flow hash, and must allow some
+    /// hundreds of new packets per batch ([`originated_max`](steerage::Builder::originated_max)).
+    /// The instance's first output must be the device on which packets arrive.
     pub fn handler(self: &Arc<Self>) -> Respond {
         let counts = Arc::default();
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));
@@ -133,7 +127,7 @@ impl Responding {
     }
 }
 
-/// The handler that replies to packets. [`Responding::handler`] creates it.
+/// The handler that replies to packets. [`Responding::handler`] creates a `Respond`.
 #[derive(Debug)]
 pub struct Respond {
     shared: Arc<Responding>,
@@ -143,13 +137,12 @@ pub struct Respond {
     refusals: Refusals,
     counts: Arc<Shared>,
     counted: Responded,
-    /// The buffer into which a merged packet is copied, so that it is contiguous.
+    /// A merged packet is copied into this contiguous buffer.
     whole: Vec<u8>,
-    /// The number of the current batch. The first batch has number 1.
     batch: u64,
 }
 
-/// The connections of a bucket (a group of flows) that moves to another CPU.
+/// The connections of a bucket that moves to another CPU.
 #[derive(Debug)]
 pub struct Moved(table::Bucket);
 
@@ -234,8 +227,7 @@ impl Respond {
         fate
     }
 
-    /// Replies to a packet. TCP segments that were merged are handled as one long segment, as in
-    /// the kernel.
+    /// Handles merged TCP segments as one long segment, as the kernel does.
     fn answer_to(&mut self, packet: &mut Packet<'_>, cpu: &mut Cpu) -> Result<(Fate, Then), Fate> {
         if !packet.offload().is_some_and(|offload| offload.is_super_frame()) {
             return self.answer_whole(packet, None, cpu);
@@ -249,8 +241,7 @@ impl Respond {
         answered
     }
 
-    /// Replies to a packet. For a merged packet, `whole` contains the packet in contiguous memory.
-    /// The checksums of the segments of a merged packet were verified before the merging.
+    /// `whole` is the contiguous copy of a merged packet, whose checksums were verified before.
     fn answer_whole(
         &mut self,
         packet: &mut Packet<'_>,
@@ -281,8 +272,8 @@ impl Respond {
         local: u8,
         cpu: &mut Cpu,
     ) -> Result<(Fate, Then), Fate> {
-        // The packet's bucket must be read before the packet is changed, because `bucket` may
-        // compute the hash from the packet's headers.
+        // The call of `bucket` may hash the packet's headers, so it must precede any change of the
+        // packet.
         let bucket = packet.bucket();
         let frame = whole.unwrap_or_else(|| packet.data());
         let tcp = Tcp::read(&frame[ip.payload..ip.end])?;
@@ -291,8 +282,7 @@ impl Respond {
         }
         let key = ip.key(frame, local);
         if let Some(connection) = self.table.get(bucket, &key) {
-            // If the responder's side has ended the connection, a SYN replaces the connection with
-            // a new one: RFC 9293, 3.6.1.
+            // A SYN replaces a connection that the responder's side has ended: RFC 9293, 3.6.1.
             if !(tcp.has(SYN) && tcp.has_none_of(ACK) && connection.lingers()) {
                 return self.receive((packet, whole), ip, &tcp, (bucket, &key), cpu);
             }
@@ -338,8 +328,8 @@ impl Respond {
                     Read::Not => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
                 }
             }
-            // A listening port does not reply to a segment that has neither ACK nor RST and cannot
-            // begin a connection: RFC 9293, 3.10.7.2. Linux also ignores a SYN with a FIN.
+            // A listening port ignores a segment that has neither ACK nor RST and cannot begin a
+            // connection: RFC 9293, 3.10.7.2. Linux also ignores a SYN with a FIN.
             Some(_) if tcp.has_none_of(ACK) => Err(Fate::Stray),
             _ => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
         }
@@ -348,7 +338,7 @@ impl Respond {
     fn welcome(&self, frame: &[u8], ip: &Ip, tcp: &Tcp, key: &Key, now_seconds: u64) -> Says {
         let config = &self.shared.config;
         let options = &frame[ip.payload + tcp::BYTES..ip.payload + tcp.bytes];
-        // The default MSS of a peer that sends no MSS option: RFC 9293, 3.7.1.
+        // The default MSS of a peer without an MSS option: RFC 9293, 3.7.1.
         let theirs = packet::mss_of(options).unwrap_or(if ip.is_v4 { 536 } else { 1220 });
         let mss = (config.mtu - stack::headers(ip.is_v4)) as u16;
         let cookie = self.cookies.make(key, tcp.sequence, theirs, now_seconds);
@@ -399,20 +389,15 @@ impl Respond {
             }
         }
         if next < replies {
-            // Later replies of this connection in the same batch must not overtake the packets that
-            // `send_all` sends.
+            // Later replies in the batch must not overtake the packets of `send_all`.
             connection.behind = self.batch;
-            // Packets for which the output has no space are lost, as in any network, and TCP sends
-            // them again.
+            // A packet for which the output has no space is lost, and TCP sends the data again.
             let _ = send_all(&mut self.stack, connection, config, cpu, next);
         }
         self.settle(bucket, key, cpu.now(), tcp.has(RST));
         Ok((Fate::Tcp, then))
     }
 
-    /// The handler calls this function after it has worked on a connection. If the connection is
-    /// closed, the function removes the connection. If the connection is still open, the function
-    /// schedules the connection's next check.
     fn settle(&mut self, bucket: BucketId, key: &Key, now: Timestamp, was_reset: bool) {
         let Some(connection) = self.table.get(bucket, key) else { return };
         if connection.is_over() {

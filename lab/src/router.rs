@@ -1,6 +1,4 @@
-//! A benchmark of the router without the costs of real devices. The benchmark has an input device
-//! that delivers packets for many networks, a routing table for these networks, and an output that
-//! takes no time.
+//! A benchmark of the router without real devices: the output takes no time.
 
 use std::sync::Arc;
 
@@ -16,24 +14,21 @@ use crate::error::LabError;
 use crate::load::Pace;
 
 const FRAME_BYTES: usize = 64;
-/// The number of networks, each with 256 addresses. The routes to the networks lead through
-/// `ROUTERS` next-hop routers.
+/// The number of networks of 256 addresses, whose routes lead through `ROUTERS` routers.
 const ROUTES: u32 = 1000;
 const ROUTERS: u8 = 16;
 
-/// A device that delivers UDP packets from 65,536 sources, each to a random address.
+/// UDP packets from 65,536 sources, each to a random address.
 struct Packets {
     pace: Pace,
-    /// The total number of packets. The next field, `sent`, is the number of packets that have
-    /// arrived.
     frames: u64,
     sent: u64,
     rng: Rng,
     template: [u8; FRAME_BYTES],
 }
 
-/// Makes a packet from 10.0.x.x to 100.x.x.x. When the device changes the addresses, it also adapts
-/// the IPv4 identification field, so that the header checksum stays correct.
+/// When the device changes the addresses of a frame, it also changes the IPv4 identification, so
+/// that the checksum stays correct.
 fn template() -> [u8; FRAME_BYTES] {
     let udp = FrameBuilder::udp(([10, 0, 0, 0], 0), ([100, 0, 0, 0], DISCARD));
     udp.frame_of(FRAME_BYTES).try_into().expect("a frame of this length")
@@ -55,8 +50,7 @@ impl RxQueue for Packets {
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
             *frame = self.template;
             frame[28..30].copy_from_slice(&source.to_be_bytes());
-            // The destinations are networks of 256 addresses in 100.0.0.0/8. Two octets of the
-            // address select the network, and one octet selects the host.
+            // Two octets of 100.0.0.0/8 select a network of 256 addresses, and one octet the host.
             frame[31..33].copy_from_slice(&network.to_be_bytes());
             frame[33] = host;
             let words = [source, u16::from(frame[31]), u16::from_be_bytes([frame[32], frame[33]])];
@@ -72,8 +66,8 @@ impl RxQueue for Packets {
     }
 }
 
-/// An output that behaves like a network card, and takes no CPU time to send. The output reads only
-/// the first cache line of each packet.
+/// An output that sends like a network card, without CPU time: it reads only the first cache line
+/// of each packet.
 struct Sink(u8);
 
 impl TxQueue for Sink {
@@ -90,15 +84,14 @@ impl TxQueue for Sink {
 }
 
 fn table() -> Result<Table, LabError> {
-    // The router's link address. The frames that `FrameBuilder` makes have this destination.
+    // The destination link address of the frames that `FrameBuilder` makes.
     let ours = [2, 0, 0, 0, 0, 2];
     let interface = Interface {
         output: TxId(0),
         mac: Some(ours),
         mtu: 1500,
         up: true,
-        // The router's IP address must differ from the source addresses of all packets. The router
-        // would drop packets from its own address or from a broadcast address.
+        // The router drops packets from its own address and from broadcast addresses.
         ipv4: Some([10, 2, 0, 1].into()),
         ipv6: None,
         broadcasts: vec![[10, 2, 0, 255].into()],
@@ -122,9 +115,8 @@ fn table() -> Result<Table, LabError> {
     })
 }
 
-/// Creates what one run needs: the router, the device that delivers `packets` packets, and the
-/// output. If `rate` is set, `rate` packets arrive per second, even if the receive path does not
-/// accept all of them.
+/// Creates the router, the device that delivers `packets` packets, and the output. If `rate` is
+/// set, `rate` packets arrive per second, even if the receive path does not accept all of them.
 ///
 /// # Errors
 /// Returns an error if the system cannot provide a socket for the router.

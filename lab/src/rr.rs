@@ -1,6 +1,6 @@
-//! Repeats the published experiment on RPS, in which requests and responses are sent over many
-//! connections. Two servers are compared: the kernel's network stack, and the program `respond`.
-//! Each runs with steering and without it.
+//! Repeats the published experiment on RPS with requests and responses over many connections. The
+//! servers are the kernel's network stack and the program `respond`, each with and without
+//! steering.
 
 mod cpu_time;
 mod load;
@@ -32,19 +32,17 @@ pub use load::{Load, Measured, measure};
 
 const PORT: u16 = 5000;
 
-/// Each request and each response has this length in bytes, as in the published experiment.
+/// The length of a request and of a response in bytes, as in the published experiment.
 const MESSAGE_BYTES: usize = 1;
 
-/// If this process dies before it can stop the server `respond`, the server ends on its own. A
-/// server `respond` whose parent process is dead runs for at most this time after the planned end
-/// of its run.
+/// If this process dies, `respond` ends at most this time after the planned end of its run.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Serving {
-    /// The server is the kernel's network stack, with `rps_cpus` or without.
+    /// The kernel's network stack, with or without `rps_cpus`.
     Kernel { steers: bool },
-    /// The server is `respond` with AF_XDP or AF_PACKET, on one CPU or on all CPUs.
+    /// `respond` with AF_XDP or AF_PACKET, on one CPU or on all CPUs.
     Respond { xdp: bool, steers: bool },
 }
 
@@ -57,8 +55,7 @@ const WAYS: [(&str, Serving); 6] = [
     ("respond by AF_XDP, balance", Serving::Respond { xdp: true, steers: true }),
 ];
 
-/// Makes the experiment. If network namespaces cannot be created, the experiment has no cases, and
-/// reports the reason.
+/// Without network namespaces, the experiment has no cases, and reports the reason.
 pub(crate) fn plan(settings: &Settings) -> Vec<Experiment> {
     let mut experiment = Experiment::new("rr", 3, settings);
     if settings.cpus.len() < 2 {
@@ -97,7 +94,7 @@ impl Trial {
         match self.serving {
             Serving::Kernel { steers } => self.beside_kernel(steers),
             Serving::Respond { xdp, steers } => {
-                // When the value `_respond` is dropped, the process `respond` is stopped.
+                // Dropping `_respond` stops the process.
                 let _respond = Respond::start(&self.namespaces, &self.args(xdp, steers))?;
                 self.load()
             }
@@ -178,13 +175,11 @@ impl Trial {
     }
 }
 
-/// A process `steerage-lab respond`. The process `respond` ends when its standard input ends. The
-/// standard input ends when this value is dropped, and also when the process that started `respond`
-/// dies.
+/// A process `steerage-lab respond`, which ends when its standard input ends: when this value is
+/// dropped, or when this process dies.
 struct Respond {
     child: Child,
-    /// The thread that reads the standard error of the process `respond` until its end, so that
-    /// `respond` never blocks when it writes.
+    /// Reads standard error to its end, so that `respond` never blocks when it writes.
     said: Option<JoinHandle<()>>,
 }
 
@@ -194,8 +189,7 @@ impl Respond {
         let spawn = || {
             let mut command = Command::new("/proc/self/exe");
             command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-            // The `respond` process has its own process group, so that it does not receive the
-            // signal of Ctrl-C. On Ctrl-C, the process that started `respond` stops it.
+            // In a process group of its own, `respond` does not get the signal of Ctrl-C.
             command.process_group(0).spawn()
         };
         let mut child = namespaces.within(End::Server, spawn).map_err(failed)?;
@@ -211,7 +205,6 @@ impl Respond {
 
 impl Drop for Respond {
     fn drop(&mut self) {
-        // The process `respond` ends when its standard input is closed here.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
         if let Some(said) = self.said.take() {
@@ -220,8 +213,8 @@ impl Drop for Respond {
     }
 }
 
-/// Reads the `respond` process's standard error until the process is ready. If the process ends
-/// before it is ready, the returned error has the last line that it wrote to standard error.
+/// Waits until the process is ready. If the process ends earlier, the error contains the last line
+/// of its standard error.
 fn until_ready(err: &mut BufReader<ChildStderr>) -> io::Result<()> {
     let mut last = String::new();
     loop {

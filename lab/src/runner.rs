@@ -1,5 +1,4 @@
-//! Runs the cases of an experiment in turn, A B C A B C ..., round after round. Prints a line for
-//! each run.
+//! Runs the cases of an experiment in turn, A B C A B C ..., and prints a line for each run.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -16,22 +15,20 @@ use crate::experiment::{Case, Experiment};
 use crate::measurement::Measurement;
 use crate::placement::probe;
 
-/// The maximum length of a progress line. A longer progress line would wrap on the terminal, and
-/// could not be erased.
+/// The longest progress line. A longer progress line would wrap on the terminal, and could not be
+/// erased.
 const PROGRESS_WIDTH: usize = 79;
 
-/// On a terminal, the progress of simulated runs is shown at this interval. The next constant,
-/// `LINE_EVERY`, is the interval at which a progress line is written if standard error is not a
-/// terminal.
+/// The interval of progress lines on a terminal. `LINE_EVERY`: the interval if standard error is
+/// not a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// When the finished runs have taken this number of seconds, their measured times and the estimated
-/// times have equal weight.
+/// After this many seconds of finished runs, measured and estimated times have equal weight.
 const TRUSTED: f64 = 20.0;
 
-/// At most this number of simulated runs execute in parallel, because of their memory. The
-/// simulation of a machine with 1,024 CPUs and 256 queues takes 4 GiB of memory.
+/// The maximum number of simulations in parallel. A simulation of 1,024 CPUs with 256 queues takes
+/// 4 GiB of memory.
 const SIMULATED_AT_ONCE: usize = 4;
 
 /// The line that is printed for one run.
@@ -41,13 +38,11 @@ pub struct Line<'a> {
     series: &'a str,
     x: Option<f64>,
     round: usize,
-    /// The distance of the CPUs before and after the run: the one-way time to transfer a cache
-    /// line, in nanoseconds.
+    /// The one-way time to transfer a cache line, before and after the run, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     apart_ns: Option<[f64; 2]>,
     values: &'a Measurement,
-    /// For a simulated run, a description of its costs and its simulated machine. The description
-    /// of the simulated machine replaces that of the real machine.
+    /// The costs and the machine of a simulated run, instead of the real machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +50,7 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Makes the output line of one run.
+    /// Makes the line of one run.
     pub fn of(
         experiment: &'a str,
         series: &'a str,
@@ -74,8 +69,8 @@ struct Skipped<'a> {
     skipped: &'a str,
 }
 
-/// Returns a description of the processor, its CPUs, the kernel and the version of steerage. Runs
-/// may be evaluated together only if their descriptions of the machine are equal.
+/// Returns a description of the machine, the kernel and steerage. Only runs with equal descriptions
+/// may be evaluated together.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {
@@ -85,7 +80,7 @@ pub(crate) fn machine() -> &'static str {
             let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
             lines.find(|(name, _)| name.trim() == key).map_or("", |(_, value)| value.trim())
         };
-        // In /proc/cpuinfo, only x86 machines have the name of the processor.
+        // Only x86 has a processor name in /proc/cpuinfo.
         let name = Some(value("model name")).filter(|name| !name.is_empty()).unwrap_or(std::env::consts::ARCH);
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let virtual_machine = if value("flags").split(' ').any(|flag| flag == "hypervisor") { ", virtual" } else { "" };
@@ -102,8 +97,7 @@ pub fn write_line(line: &impl Serialize, out: &mut impl Write) -> Result<(), Lab
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(LabError::Output)
 }
 
-/// Runs experiments one after the other. If the list contains an experiment twice, this experiment
-/// runs only once.
+/// Runs experiments one after the other, each only once.
 ///
 /// # Errors
 /// Returns an error if no run could be measured or printed.
@@ -115,9 +109,8 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
     while let Some(experiment) = todo.pop_front() {
         let is_simulated = experiment.simulated.is_some();
         let mut together = vec![experiment];
-        // If several simulated experiments follow each other, all their runs are distributed over
-        // the CPUs together. Therefore, at the end of an experiment, no CPU waits until the last
-        // run of this experiment has finished.
+        // Consecutive simulated experiments run together, so that no CPU waits at an experiment's
+        // end.
         while is_simulated && todo.front().is_some_and(|next| next.simulated.is_some()) {
             together.extend(todo.pop_front());
         }
@@ -135,9 +128,8 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
     if measured > 0 { Ok(()) } else { Err(LabError::Nothing(why)) }
 }
 
-/// Runs all cases. If a case fails, it is left out of later rounds. Each run has its own thread,
-/// and the distance of the CPUs is measured before and after the run. Returns the number of runs,
-/// and the reason why the first skipped case was skipped.
+/// A failed case is left out of later rounds. Returns the number of runs, and why the first skipped
+/// case was skipped.
 fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
     let mut progress = Progress::new();
     let Experiment { name, mut cases, mut skipped, rounds, mut cpus, probed_cpus, .. } = experiment;
@@ -172,7 +164,6 @@ fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<
     Ok((runs, skipped.into_iter().next().unwrap_or_default()))
 }
 
-/// Prints that a case failed, and returns the reason.
 fn write_failed(name: &str, case: &Case, error: &LabError, out: &mut impl Write) -> Result<String, LabError> {
     let point = case.x.map_or_else(String::new, |x| format!(" at {x}"));
     let why = format!("{}{point}: {error}", case.series);
@@ -180,9 +171,8 @@ fn write_failed(name: &str, case: &Case, error: &LabError, out: &mut impl Write)
     Ok(why)
 }
 
-/// Runs all cases once, in parallel on all CPUs of this machine, because simulated runs do not
-/// disturb each other. The longest runs begin first, so that no CPU is idle during a long run at
-/// the end. The output lines are in the order of the cases. Returns the same as [`run`].
+/// Simulated runs do not disturb each other, so they run in parallel, the longest first. The output
+/// is in the order of the cases. Returns the same as [`run`].
 fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
     let about: Vec<(&str, String)> =
         experiments.iter().map(|of| (of.name, of.simulated.clone().unwrap_or_default())).collect();
@@ -206,15 +196,14 @@ fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write)
             scope.spawn(move || {
                 while let Some((at, (of, mut case))) = next() {
                     let measured = run_on_new_thread(&mut case);
-                    // `send` fails only if the thread that receives the results has ended because
-                    // the output has failed.
+                    // `send` fails only if the output has failed.
                     if done.send((at, (of, case, measured))).is_err() {
                         return;
                     }
                 }
             });
         }
-        // If writing the output fails, each thread that simulates ends after its current run.
+        // If the output fails, each simulating thread ends after its current run.
         let (results, mut early, mut progress) = (results, BTreeMap::new(), Progress::new());
         for at in 0..all {
             while !early.contains_key(&at) {
@@ -245,11 +234,10 @@ fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write)
     })
 }
 
-/// Estimates the remaining time of runs that are distributed over several threads.
 struct Left {
     threads: f64,
-    /// The estimated time of the finished runs, in seconds. The next field, `open`, is the
-    /// estimated time of the runs that have not finished.
+    /// The estimated time of the finished runs, in seconds. `open`: the estimated time of the
+    /// unfinished runs.
     done: f64,
     open: f64,
 }
@@ -264,18 +252,15 @@ impl Left {
         self.open -= takes.as_secs_f64();
     }
 
-    /// Returns the estimated remaining time. The estimated times of runs are correct only for one
-    /// particular machine. Therefore the estimate of the remaining time also depends on the time
-    /// that the finished runs took. The longer the finished runs took, the more weight their
-    /// measured times have in the estimate.
+    /// Estimated times fit only one machine, so the measured times of finished runs gain weight
+    /// over time.
     fn time(&self, elapsed: Duration) -> Duration {
         let each = (elapsed.as_secs_f64() + TRUSTED) / (self.done + TRUSTED * self.threads);
         Duration::from_secs_f64((self.open * each).max(0.0))
     }
 }
 
-/// A progress line on standard error. On a terminal, each progress line overwrites the previous
-/// line. If standard error is not a terminal, a new progress line is written from time to time.
+/// A progress line on standard error. On a terminal, a progress line overwrites the previous one.
 struct Progress {
     is_terminal: bool,
     last: Instant,
@@ -287,7 +272,7 @@ impl Progress {
     }
 
     fn show(&mut self, text: &str) {
-        // Errors of this write are ignored, because writing fails only if standard error is closed.
+        // Writing fails only if standard error is closed.
         if self.is_terminal {
             let text: String = text.chars().take(PROGRESS_WIDTH).collect();
             let _ = write!(io::stderr(), "\r{text}\x1b[K");
@@ -310,9 +295,7 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     if cpus.len() < 2 {
         return run_on_new_thread(case).map(|measured| (None, measured));
     }
-    // The distance of the CPUs was measured after the last run, and no case has run since then.
-    // Therefore the distance that was measured after the last run also counts as the distance
-    // before this run.
+    // The last measured distance of the CPUs is used again, because no case has run since.
     let before = last.take().map_or_else(|| probe(cpus), Ok)?;
     let measured = run_on_new_thread(case)?;
     let after = probe(cpus)?;
@@ -320,8 +303,8 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     Ok((Some([before, after]), measured))
 }
 
-/// Runs a case on a new thread. Because each run has its own thread, a panic or a changed CPU
-/// affinity has no effect on later cases.
+/// Runs a case on its own thread, so that a panic or a changed CPU affinity has no effect on later
+/// cases.
 fn run_on_new_thread(case: &mut Case) -> Result<Measurement, LabError> {
     let body = || (case.run)();
     thread::scope(|scope| scope.spawn(body).join()).unwrap_or(Err(LabError::Panicked))
@@ -389,8 +372,6 @@ mod tests {
         assert!(lines.iter().all(|line| line["simulated"].is_string() && line["machine"].is_null()));
     }
 
-    /// If the finished runs took twice as long as estimated, the remaining runs are also expected
-    /// to take twice as long.
     #[test]
     fn the_time_left_follows_the_runs() {
         let left = Left { threads: 2.0, done: 10_000.0, open: 1000.0 }.time(Duration::from_secs(10_000));

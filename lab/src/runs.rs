@@ -1,5 +1,5 @@
-//! Makes two kinds of runs. In one kind, one CPU receives and another CPU handles the packets of
-//! all targets (rings). In the other kind, one CPU does both.
+//! Makes runs on two CPUs, one of which only receives, and runs on one CPU that receives and
+//! handles packets.
 
 use std::sync::mpsc;
 use std::thread;
@@ -18,7 +18,7 @@ use crate::frames::FrameOptions;
 use crate::measurement::Measurement;
 use crate::placement::pin;
 
-/// A handler with the minimum work: it only reads the header fields that a router would read.
+/// A handler that only reads the header fields that a router would read.
 #[derive(Debug, Default)]
 pub struct ReadsHeaders(u64);
 
@@ -57,23 +57,20 @@ impl Handler for ReadsHeaders {
 /// The two CPUs of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuPair {
-    /// The CPU that receives packets (and does no more).
+    /// The CPU that receives packets, and does nothing else.
     pub receive: usize,
     /// The CPU that handles the packets.
     pub work: usize,
 }
 
-/// The times that a run took, in nanoseconds.
+/// The times of a run, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// The receiving CPU's time per packet. The receiving CPU's time while all backlogs were full
-    /// is not included.
+    /// The receiving CPU's time per packet, without the time in which all backlogs were full.
     pub receive: f64,
-    /// The worker's time per packet, not counting its idle time. The worker's time is `None` if the
-    /// receiving CPU handles the packets.
+    /// The worker's busy time per packet. `None` if the receiving CPU handles the packets.
     pub work: Option<f64>,
-    /// The duration of the run per packet: the time from the first packet to the last packet,
-    /// divided by the number of packets.
+    /// The time from the first packet to the last, divided by the number of packets.
     pub whole: f64,
     /// The number of packets delivered.
     pub delivered: u64,
@@ -88,14 +85,13 @@ impl Times {
         none_lost(self.delivered, sent).map(|()| self)
     }
 
-    /// Returns the loss of a run of `sent` packets at a fixed rate.
+    /// Returns the loss of a run at a fixed rate.
     pub fn loss(&self, sent: u64) -> Loss {
         let lost_percent = 100.0 * (1.0 - self.delivered as f64 / sent as f64);
         Loss { lost_percent, cpu_percent: 100.0 * self.receive / self.whole }
     }
 
-    /// Returns the times as metrics: `mpps` and `receive_ns`. If another CPU did the work, the
-    /// result also has `work_ns`.
+    /// Returns the metrics `mpps`, `receive_ns` and, if another CPU did the work, `work_ns`.
     pub fn measurement(&self) -> Measurement {
         let measurement = Measurement::of("mpps", 1e3 / self.whole).and("receive_ns", self.receive);
         match self.work {
@@ -105,9 +101,8 @@ impl Times {
     }
 }
 
-/// Measures the time for which a CPU is busy. While the CPU is idle, the clock is read before each
-/// step. The clock is read again after the first step without work, but not between two steps with
-/// work.
+/// Measures how long a CPU is busy. An idle CPU reads the clock before each step. A busy CPU reads
+/// the clock only after the first step without work.
 #[derive(Debug, Default)]
 pub struct Busy {
     time: Duration,
@@ -115,7 +110,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Runs `step`. The function `step` returns true if it did any work.
+    /// Runs `step`, which returns true if it did any work.
     #[inline(always)]
     pub fn during(&mut self, step: impl FnOnce() -> bool) {
         let before = if self.since.is_none() { Some(Instant::now()) } else { None };
@@ -133,8 +128,8 @@ impl Busy {
     }
 }
 
-/// Runs an input of `frames` frames once on two CPUs. One worker CPU handles the packets in the
-/// rings of all targets, because the run measures what many rings cost the receiving CPU.
+/// Runs an input of `frames` frames on two CPUs. One worker CPU handles the rings of all targets,
+/// because the run measures what many rings cost the receiving CPU.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up.
@@ -165,8 +160,7 @@ where
     let worker = thread::spawn(move || {
         pin(on.work)?;
         let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
-        // `send` fails if the receiving thread has failed. If the receiving thread has failed, no
-        // thread waits for this message.
+        // `send` fails only if the receiving thread has failed.
         let _ = ready.send(());
         Ok(work(cpus))
     });
@@ -186,9 +180,8 @@ where
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole), delivered })
 }
 
-/// Hands frames over from one CPU to another CPU with the [bare] loop, which does only the minimum
-/// work. Each CPU does the same work per packet as in [`run`] with frames that have a device's
-/// hash. The number of frames is rounded up to whole batches, which adds up to 31 frames.
+/// Hands frames over with the [bare] loop. Each CPU does the same work per packet as in [`run`]
+/// with a device's hash. The number of frames is rounded up to whole batches, by at most 31 frames.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up.
@@ -234,8 +227,6 @@ pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<T
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole.elapsed()), delivered: total })
 }
 
-/// One thread runs rounds (passes of the loop) of the CPUs in turn, until all CPUs have finished.
-/// Returns the busy time.
 fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
     let mut busy = Busy::default();
     let mut finished = 0;
@@ -258,8 +249,7 @@ fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
     time
 }
 
-/// Runs an input of `frames` frames once on one CPU, which receives and handles them. Returns the
-/// times and the handler's report.
+/// Runs `frames` frames on one CPU. Returns the times and the handler's report.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up, or if a packet is lost.
@@ -278,7 +268,7 @@ where
     Ok((times.of_all(frames)?, report))
 }
 
-/// Like [`run_alone`], but for an input that may lose frames because they arrive at a fixed rate.
+/// Like [`run_alone`], but frames arrive at a fixed rate and may be lost.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up.
@@ -297,8 +287,7 @@ where
     let (mut parts, handle) = builder.input(input).build(move |_| make())?.split();
     pin(on)?;
     let mut cpu = parts.remove(0).enter_machine();
-    // In the first round of a CPU, a device posts the pages of its ring. The first round (pass of a
-    // CPU's loop) is not part of the measurement.
+    // The measurement begins after the first round, in which a device posts the pages of its ring.
     cpu.step();
     let (start, mut busy) = (Instant::now(), Busy::default());
     while !cpu.is_finished() {
@@ -310,7 +299,7 @@ where
     Ok((Times { receive, work: None, whole, delivered }, cpu.finish()))
 }
 
-/// Checks that all packets arrived.
+/// Returns `Ok` if all packets arrived.
 ///
 /// # Errors
 /// Returns an error if packets were lost.
@@ -318,10 +307,10 @@ pub fn none_lost(delivered: u64, sent: u64) -> Result<(), LabError> {
     if delivered == sent { Ok(()) } else { Err(LabError::Lost { delivered, sent }) }
 }
 
-/// Waits for a thread, and returns the thread's result.
+/// Returns the result of a thread.
 ///
 /// # Errors
-/// Returns the error that the thread returned, or an error if the thread panicked.
+/// Returns the thread's error, or an error if the thread panicked.
 pub fn joined<T>(thread: thread::JoinHandle<Result<T, LabError>>) -> Result<T, LabError> {
     thread.join().unwrap_or(Err(LabError::Panicked))
 }

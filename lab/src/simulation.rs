@@ -7,8 +7,7 @@ use steerage_sim::{Machine, Profile};
 
 use crate::error::LabError;
 
-/// The default file with costs. The file has the costs on the machine that docs/performance.md
-/// describes.
+/// The costs on the machine that docs/performance.md describes.
 const PROFILE: &str = include_str!("../scale/zen5.toml");
 
 const MACHINE: &str = include_str!("../scale/server.toml");
@@ -18,15 +17,14 @@ const MACHINE: &str = include_str!("../scale/server.toml");
 pub struct Simulation {
     /// The costs of the receive path.
     pub profile: Profile,
-    /// The machine.
+    /// The simulated machine.
     pub machine: Machine,
-    /// The seed of the traffic. The same seed always gives the same output lines.
+    /// The seed of the traffic. The same seed gives the same output.
     pub seed: u64,
 }
 
 impl Simulation {
-    /// Reads the files `profile` and `machine`. If the path of a file is `None`, the default file
-    /// in the repository is used.
+    /// Reads the files `profile` and `machine`, or the default files of the repository.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, or if its content is invalid.

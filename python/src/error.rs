@@ -11,28 +11,20 @@ use steerage_capture::filter::FilterError;
 use steerage_device::OpenError;
 use steerage_meter::{ExportError, UnknownColumn};
 
-/// The reason why a run could not begin, or why it did not read its source (such as a capture) to
-/// the end. The error message has one line.
+/// Why a run could not begin, or did not read its source to the end. The message has one line.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// A source cannot be opened.
     Device(DeviceError),
-    /// The rest of a source (a capture) cannot be read. The fields of this variant are the message,
-    /// and the offset of the error in the source.
+    /// The rest of a source cannot be read. Fields: the message, and the offset of the error.
     Read(String, Option<u64>),
-    /// The text that names a live source (an interface) is invalid.
+    /// The name of a live source is invalid.
     Open(OpenError),
-    /// The filter cannot be compiled.
     Filter(FilterError),
-    /// No column has this name.
     Column(UnknownColumn),
     /// The machine has too few CPUs or too little memory for the run.
     Build(BuildError),
-    /// The flow records cannot be passed to the Python code that reads them.
     Pass(ExportError),
-    /// The operating system refused an operation.
     System(&'static str, io::Error),
-    /// A file cannot be written.
     Write(String),
     /// No rule for splitting a capture has this name.
     Together(String),
@@ -41,13 +33,12 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Returns the error because of which a run ended before the end of its input.
+    /// Returns the error that ended a run before the end of its input.
     pub(crate) fn of_run(snapshot: &Snapshot) -> Option<Self> {
         let error = snapshot.queues.iter().find_map(|queue| queue.error.as_ref())?;
         Some(Self::Read(error.message.clone(), error.offset))
     }
 
-    /// Returns the Python exception for this failure.
     pub(crate) fn exception(&self, py: Python<'_>) -> PyErr {
         let text = self.to_string();
         let made = py.import("steerage._errors").and_then(|errors| match self {
@@ -84,7 +75,6 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns true if this exception is `KeyboardInterrupt`, which Ctrl-C raises.
 pub(crate) fn is_interrupt(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyKeyboardInterrupt>(py)
 }

@@ -1,11 +1,10 @@
-//! Implements Arrow's C data interface and C stream interface. The two interfaces consist of three
-//! structures. The specification (arrow.apache.org, "The Arrow C data interface") lists the fields
-//! of these structures.
+//! Arrow's C data interface and C stream interface. The specification (arrow.apache.org, "The Arrow
+//! C data interface") lists the fields of the three structures.
 //!
 //! All `unsafe` code of the crate is in this module. An Arrow structure belongs to the code that
-//! received it. The ownership ends when the code releases the structure, or when another consumer
-//! moves the structure. To move a structure, a consumer copies its bytes and clears the field
-//! `release` of the original. After that, dropping the original structure releases nothing.
+//! received the structure, until this code releases the structure or another consumer moves it. To
+//! move a structure, a consumer copies its bytes and clears the field `release` of the original.
+//! Dropping the original then releases nothing.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -18,18 +17,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use steerage_meter::{Column, ColumnBatch, Values};
 
-/// The error number that a stream returns if it cannot continue (EIO in errno(3)).
+/// EIO (errno(3)): the stream cannot continue.
 const CANNOT_READ: c_int = 5;
 
-/// The flag `ARROW_FLAG_NULLABLE` states that rows of a column may have no value (null).
+/// `ARROW_FLAG_NULLABLE`: rows of the column may have no value (null).
 const NULLABLE: i64 = 2;
 
-/// A source of batches. A batch has several columns. A consumer reads the batches one after
-/// another.
 pub(crate) trait Batches: Send {
-    /// Returns the schema as columns without rows, and the metadata of the schema.
+    /// Returns columns without rows, and the metadata of the schema.
     fn schema(&self) -> (ColumnBatch, Vec<(String, String)>);
-    /// Returns the next batch, or `None` at the end of the source.
+    /// Returns `None` at the end of the source.
     fn next(&mut self) -> Result<Option<ColumnBatch>, String>;
 }
 
@@ -87,7 +84,6 @@ macro_rules! released_when_dropped {
 
 released_when_dropped!(ArrowSchema, ArrowArray, ArrowArrayStream);
 
-/// Owns the memory to which the pointers in an `ArrowSchema` point.
 struct SchemaParts {
     format: &'static CStr,
     name: CString,
@@ -105,7 +101,6 @@ impl Drop for SchemaParts {
 }
 
 impl ArrowSchema {
-    /// Returns a schema that is already marked as released.
     fn end() -> Self {
         let (format, name, metadata) = (ptr::null(), ptr::null(), ptr::null());
         let (children, dictionary, private_data) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -142,8 +137,6 @@ impl ArrowSchema {
         Self::new(format_of(column.values()), column.name(), flags, Vec::new(), Vec::new())
     }
 
-    /// Returns the schema of a batch. The schema has the Arrow type `struct`, with one field for
-    /// each column.
     fn of_batch(batch: &ColumnBatch, metadata: &[(String, String)]) -> Self {
         Self::new(c"+s", "", 0, encoded(metadata), batch.columns().iter().map(Self::of_column).collect())
     }
@@ -162,8 +155,8 @@ fn format_of(values: &Values) -> &'static CStr {
     }
 }
 
-/// Encodes metadata as Arrow's C data interface requires: first the number of pairs, then each key
-/// and each value. The length of a key or value precedes the key or value.
+/// Encodes metadata: the number of pairs, then the length and the bytes of each key and of each
+/// value.
 fn encoded(metadata: &[(String, String)]) -> Vec<u8> {
     if metadata.is_empty() {
         return Vec::new();
@@ -176,11 +169,10 @@ fn encoded(metadata: &[(String, String)]) -> Vec<u8> {
     bytes
 }
 
-/// Owns the memory to which the pointers in an `ArrowArray` point.
 struct ArrayParts {
     buffers: Vec<*const c_void>,
     children: Vec<*mut ArrowArray>,
-    /// The column that owns the array's buffers.
+    /// The column that owns the memory of the array's buffers.
     _column: Option<Column>,
 }
 
@@ -210,8 +202,7 @@ impl ArrowArray {
         }
     }
 
-    /// Returns an array that is already marked as released. An array that is marked as released
-    /// marks the end of a stream.
+    /// Returns a released array, which marks the end of a stream.
     fn end() -> Self {
         let (buffers, children, dictionary, private_data) =
             (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -265,7 +256,6 @@ impl ArrowArray {
     }
 }
 
-/// The data that an Arrow stream keeps for itself.
 struct StreamParts {
     batches: Box<dyn Batches>,
     error: CString,
@@ -317,13 +307,12 @@ impl ArrowArrayStream {
 }
 
 impl StreamParts {
-    /// Calls `make`, and writes the result to `to`. If the function `make` fails, stores the error
-    /// for the consumer. A panic of `make` is also stored as an error, because a panic must not
-    /// unwind into the consumer's code.
+    /// Writes the result of `make` to `to`. An error or a panic of `make` is stored as the stream's
+    /// error: a panic must not unwind into the consumer's code.
     ///
     /// # Safety
-    /// The pointer `to` must point to memory for a `T`. The previous contents of the memory at `to`
-    /// are not dropped.
+    /// The pointer `to` must point to memory for a `T`. The function does not drop the previous
+    /// contents of this memory.
     unsafe fn call<T>(&mut self, to: *mut T, make: impl FnOnce(&mut dyn Batches) -> Result<T, String>) -> c_int {
         let made = catch_unwind(AssertUnwindSafe(|| make(&mut *self.batches)));
         match made.unwrap_or_else(|_| Err("steerage panicked: please report it".to_owned())) {
@@ -340,13 +329,12 @@ impl StreamParts {
     }
 }
 
-/// Creates a Python capsule that contains an Arrow stream of `batches`.
 pub(crate) fn stream<'py>(py: Python<'py>, batches: Box<dyn Batches>) -> PyResult<Bound<'py, PyCapsule>> {
     PyCapsule::new_with_value(py, ArrowArrayStream::new(batches), c"arrow_array_stream")
 }
 
-/// Reads the column `name` of an Arrow stream, and returns the bytes of all rows of the column, one
-/// after another. The column must have the Arrow type binary, large binary or binary view.
+/// Returns the bytes of all rows of the column `name`, one after another. The column must have the
+/// Arrow type binary, large binary or binary view.
 pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Result<Vec<u8>, String> {
     let pointer = capsule.pointer_checked(Some(c"arrow_array_stream")).map_err(|error| error.to_string())?;
     // SAFETY: a capsule of this name points to a stream. Reading it out leaves a released stream behind,
@@ -380,7 +368,6 @@ pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Resul
 }
 
 impl ArrowArrayStream {
-    /// Calls one of the stream's functions that write a structure. Returns the written structure.
     fn taken<T>(
         &mut self,
         function: Option<unsafe extern "C" fn(*mut Self, *mut T) -> c_int>,
@@ -403,8 +390,7 @@ impl ArrowArrayStream {
 }
 
 impl ArrowArray {
-    /// Appends the bytes of `rows` rows of the array to `to`. The first row that is appended is the
-    /// row `from`.
+    /// Appends the bytes of `rows` rows to `to`, beginning with the row `from`.
     ///
     /// # Safety
     /// The array must have the memory layout of the Arrow format `format`.
@@ -424,11 +410,10 @@ impl ArrowArray {
                         (*ends.add(nth) as usize, *ends.add(nth + 1) as usize, buffer(2).cast::<u8>())
                     }
                     b"vz" => {
-                        // A view (an element of a binary view column) begins with the length of the
-                        // value. If the value has at most 12 bytes, the value itself follows the
-                        // length in the view. If the value is longer, three fields follow the
-                        // length in the view: the first four bytes of the value, the number of a
-                        // buffer, and the position of the value in that buffer.
+                        // A view has 16 bytes, beginning with the length of the value. After the
+                        // length, the view has the whole value if the value has at most 12 bytes.
+                        // After the length of a longer value, the view has the value's first four
+                        // bytes, the number of its buffer and its position in this buffer.
                         let view = buffer(1).cast::<u8>().add(16 * nth);
                         let number = |at: usize| view.add(at).cast::<i32>().read_unaligned() as usize;
                         match number(0) {
@@ -447,7 +432,6 @@ impl ArrowArray {
     }
 }
 
-/// Creates a Python capsule that contains the schema of these columns.
 pub(crate) fn schema<'py>(
     py: Python<'py>,
     batch: &ColumnBatch,
@@ -456,16 +440,15 @@ pub(crate) fn schema<'py>(
     PyCapsule::new_with_value(py, ArrowSchema::of_batch(batch, metadata), c"arrow_schema")
 }
 
-/// Takes over a file descriptor from Python code. After the call, the Python code must not use or
-/// close the descriptor.
+/// Takes over a descriptor. The Python code must not use or close the descriptor afterwards.
 pub(crate) fn take_descriptor(descriptor: i32) -> OwnedFd {
     // SAFETY: `_source.py` opens the descriptor for this call alone.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
-/// Makes Python raise `KeyboardInterrupt` when the consumer of a stream returns to Python. This
-/// function is needed if SIGINT arrived while the consumer waited for a batch, because the waiting
-/// function has already handled the signal.
+/// Makes Python raise `KeyboardInterrupt` when the consumer of a stream returns to Python. Without
+/// this call, Python would not raise the exception, because the wait for a batch has already
+/// handled SIGINT.
 pub(crate) fn interrupt() {
     // SAFETY: the function may be called in any state of the interpreter.
     unsafe { PyErr_SetInterrupt() }

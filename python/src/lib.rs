@@ -34,8 +34,7 @@ use steerage_meter::ColumnBatch;
 use ffi::Batches;
 use run::{Progress, Run, RunOptions, Source};
 
-/// The input of a run: a capture in memory, the reading end of a pipe, a list of paths, or the name
-/// of an interface. The run closes the pipe.
+/// The input of a run. If the input is a pipe, the run closes the pipe.
 #[derive(FromPyObject)]
 enum GivenSource {
     Bytes(PyBackedBytes),
@@ -44,8 +43,8 @@ enum GivenSource {
     Live(String),
 }
 
-/// A source, and the name of the source in error messages. If the source is a pipe into which a
-/// thread writes data, this thread reports its failure through the object `feed`.
+/// A source and its name for messages. The thread that writes into a pipe reports its error through
+/// `feed`.
 #[derive(FromPyObject)]
 struct Given {
     source: GivenSource,
@@ -54,9 +53,8 @@ struct Given {
     filter: Option<String>,
     cpus: Option<usize>,
     outer: bool,
-    /// A Python function that is called with the progress of the run. The progress function has
-    /// three arguments: the number of bytes read, the number of all bytes, and a flag that is true
-    /// if the run is over.
+    /// A Python function that gets the number of bytes read, the number of all bytes, and whether
+    /// the run is over.
     progress: Option<Py<PyAny>>,
 }
 
@@ -101,8 +99,7 @@ struct PyRun {
 }
 
 impl PyRun {
-    /// Waits for the first batches. If the run has failed and has no further batches, raises the
-    /// run's exception.
+    /// Waits for the first batches. Raises the exception of a failed run without more batches.
     fn started(py: Python<'_>, run: Run, strict: bool) -> PyResult<Self> {
         run.wait_for_first(py)?;
         let failure = run.received_whole().and_then(|ended| ended.failure.as_ref()).filter(|_| strict);
@@ -176,8 +173,7 @@ struct RunStream {
 }
 
 impl RunStream {
-    /// Converts the result of a call that may raise a Python exception. The consumer of the Arrow
-    /// stream does not handle Python exceptions, so an exception is converted to a text.
+    /// The consumer of an Arrow stream handles error texts, not Python exceptions.
     fn of_python<T>(&self, py: Python<'_>, result: PyResult<T>) -> Result<T, String> {
         result.map_err(|error| {
             if error::is_interrupt(py, &error) {
@@ -257,7 +253,6 @@ impl Batches for RowStream {
     }
 }
 
-/// Returns the metadata of a schema.
 fn metadata(report: Option<String>) -> Vec<(String, String)> {
     let version = ("steerage.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
     let report = report.map(|report| ("steerage.report".to_owned(), report));

@@ -12,28 +12,25 @@ use crate::error::Failure;
 use crate::run::{Batching, Run, RunOptions, Source, Stop, Work};
 use crate::{Given, PyRun, ffi, metadata, parts};
 
-/// At the end of a run, flow records are made of the flows that are still open. At most this number
-/// of flow records is made at a time.
+/// The maximum number of open flows that are written at a time at the end of a run.
 const PASSED_AT_A_TIME: usize = 8192;
 
-/// The options of a meter.
 #[derive(FromPyObject)]
 pub(crate) struct GivenMeter {
     columns: Option<Vec<String>>,
-    /// The timeouts in seconds.
+    /// The active timeout in seconds. `inactive`: the inactive timeout in seconds.
     active: f64,
     inactive: f64,
     by_clock: bool,
     max_flows: usize,
     names: bool,
     cic: bool,
-    /// The number of the part, if only a part of a recording is metered.
+    /// The number of the part, if the source is one part of a recording.
     part: Option<u64>,
 }
 
-/// Returns the columns with these names. If `cic` is false, the names may include `joined`, a
-/// column that merged parts have. If there are no names and `cic` is false, returns all columns. If
-/// there are no names and `cic` is true, returns only the columns with flow statistics.
+/// Without names, returns all columns of flows, or only the flow statistics if `cic` is true. If
+/// `cic` is false, the names may include `joined`, a column that merged parts have.
 fn columns(names: Option<&[String]>, cic: bool) -> Result<ColumnBatch, Failure> {
     Ok(match names {
         Some(names) if cic => ColumnBatch::all().and(ColumnBatch::cic()).chosen(names)?,
@@ -49,8 +46,7 @@ pub(crate) fn meter(py: Python<'_>, given: Given, options: GivenMeter, strict: b
     let (source, run_options) = given.split(py);
     let is_live = matches!(source, Source::Live(_));
     let run = py.detach(|| start(source, run_options, &options)).map_err(|failure| failure.exception(py))?;
-    // The function does not wait for the first rows of a live source, because they may arrive much
-    // later.
+    // A run over a live source does not wait for the first rows, which may arrive much later.
     if is_live { Ok(PyRun::new(run)) } else { PyRun::started(py, run, strict) }
 }
 
@@ -89,8 +85,6 @@ fn start(source: Source, run_options: RunOptions, given: &GivenMeter) -> Result<
     Run::start(source, run_options, columns, |batching, stop| work(options, part, batching, stop))
 }
 
-/// Returns the functions that a metering run calls. If `part` is set, the run meters the part of a
-/// recording with this number.
 fn work(options: MeterOptions, part: Option<u64>, batching: &Batching, stop: Stop) -> Result<Work<Meter>, Failure> {
     let to = batching.clone();
     let writer = FlowWriter::pass_to("Arrow", move |records| to.lock().add(records), move || stop.stop())?;
@@ -99,8 +93,7 @@ fn work(options: MeterOptions, part: Option<u64>, batching: &Batching, stop: Sto
     let counting = metering.clone();
     let finish = move |mut reports: Vec<MeterReport>, batching: &Batching| {
         let output = writer.output();
-        // An error of the flow writer is ignored. After an error, the stream simply ends for the
-        // consumer.
+        // After an error of the flow writer, the stream simply ends for the consumer.
         let _ = writer.finish(Vec::new());
         let mut lost = output.counts().lost;
         let mut passed = output.counts().written;
@@ -144,8 +137,7 @@ fn now() -> WallTime {
     WallTime::from_nanos(since_1970.as_nanos() as u64)
 }
 
-/// Converts a timeout in seconds. If the time is too long for the type `Duration` (such as
-/// infinity), there is no timeout.
+/// A time too long for `Duration` (such as infinity) means no timeout.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }

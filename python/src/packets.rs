@@ -15,7 +15,6 @@ use crate::error::Failure;
 use crate::run::{Batcher, Run, Stop, Work};
 use crate::{Given, PyRun, ffi, metadata};
 
-/// A property of a packet. A column contains one property of each packet.
 #[derive(Clone, Copy)]
 enum Field {
     Time,
@@ -41,8 +40,8 @@ enum Field {
     Data,
 }
 
-/// Returns all fields, with the names and types of their columns. In a tuple, the last element is
-/// true if the column may have rows without a value.
+/// Returns the columns of packets. The last element of a tuple is true if the column may have rows
+/// without a value.
 fn fields() -> [(Field, &'static str, Values, bool); 21] {
     let (u8s, u16s, u32s) = (|| Values::U8(Vec::new()), || Values::U16(Vec::new()), || Values::U32(Vec::new()));
     let text = || Values::Text(Vec::new(), Vec::new());
@@ -72,8 +71,7 @@ fn fields() -> [(Field, &'static str, Values, bool); 21] {
     ]
 }
 
-/// Returns the columns with these names. If there are no names, returns all columns except those
-/// that contain the bytes of packets.
+/// Without names, returns all columns except those that contain packet bytes.
 fn columns(names: Option<&[String]>) -> Result<(ColumnBatch, Vec<Field>), Failure> {
     let all = fields().map(|(field, name, values, optional)| (field, Column::new(name, &values, optional)));
     let batch = ColumnBatch::new(all.iter().map(|(_, column)| column.clone()).collect());
@@ -119,7 +117,6 @@ pub(crate) fn packet_schema<'py>(
     ffi::schema(py, &columns, &metadata(report))
 }
 
-/// Creates rows for the packets of one CPU.
 struct Rows {
     batcher: Batcher,
     fields: Vec<Field>,
@@ -146,7 +143,7 @@ impl Handler for Rows {
     }
 
     fn finish(mut self, _cpu: &mut Cpu) {
-        // If `flush` returns an error, the consumer has dropped the stream and needs no more rows.
+        // An error means that the consumer has dropped the stream.
         let _ = self.batcher.flush();
     }
 }
@@ -194,8 +191,7 @@ fn push_address(column: &mut Column, address: Option<IpAddr>) {
     });
 }
 
-/// Returns the addresses in the packet's own IP header. For an ICMP error, these are not the
-/// addresses in the header of the packet that caused the error.
+/// Returns the addresses in the packet's own IP header, not those that an ICMP error quotes.
 fn addresses(data: &[u8], found: &Dissection) -> Option<[IpAddr; 2]> {
     let ip = found.ip?;
     let header = data.get(ip.offset as usize..)?;
@@ -204,7 +200,6 @@ fn addresses(data: &[u8], found: &Dissection) -> Option<[IpAddr; 2]> {
     if ip.version == 4 { Some([v4(12)?, v4(16)?]) } else { Some([v6(8)?, v6(24)?]) }
 }
 
-/// Returns the ports of a TCP, UDP or SCTP packet.
 fn ports(found: &Dissection) -> Option<[u16; 2]> {
     let ip = found.ip.filter(|_| found.transport_offset.is_some() && !found.is_quoted)?;
     if !matches!(ip.protocol, protocol::TCP | protocol::UDP | protocol::SCTP) {
@@ -217,8 +212,7 @@ fn ports(found: &Dissection) -> Option<[u16; 2]> {
     }
 }
 
-/// Returns the payload of a TCP, UDP or SCTP packet, without the padding that follows the IP packet
-/// in the frame.
+/// Returns the payload of a TCP, UDP or SCTP packet, without the padding of the frame.
 fn payload<'p>(data: &'p [u8], found: &Dissection) -> Option<&'p [u8]> {
     let begin = found.payload_offset? as usize;
     let stated = found.ip.and_then(|ip| Some((ip.offset + ip.stated_bytes?) as usize));

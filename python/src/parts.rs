@@ -1,8 +1,5 @@
-//! Merges parts of a recording. The *edges* of a part of a recording are the flows that may
-//! continue in a neighbouring part. Edges are stored as bytes or as rows.
-//!
-//! Merging joins two neighbouring parts of a recording as soon as both are known. Therefore the
-//! parts of a recording can be merged in any order and in any groups.
+//! Merges parts of a recording. The *edges* of a part are the flows that may continue in a
+//! neighbouring part. Parts can be merged in any order and in any groups.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,13 +10,12 @@ use steerage_meter::{ColumnBatch, Edges, FlowRecord, PartEdges};
 use crate::run::BATCH_ROWS;
 use crate::{Rows, ffi};
 
-/// Returns the edges of one part (flows that may continue in another part) as bytes.
 pub(crate) fn bytes_of_part(part: u64, edges: Edges) -> Vec<u8> {
     PartEdges { first: part, last: part, edges }.to_bytes()
 }
 
-/// Joins neighbouring parts. Returns the joined parts, and the records of those flows that cannot
-/// continue in any other part.
+/// Joins the edges of consecutive parts. Also returns the records of flows that cannot continue in
+/// another part.
 fn join(mut parts: Vec<PartEdges>) -> Result<(Vec<PartEdges>, Vec<FlowRecord>), String> {
     parts.sort_by_key(|part| part.first);
     let (mut joined, mut records): (Vec<PartEdges>, Vec<FlowRecord>) = (Vec::new(), Vec::new());
@@ -75,8 +71,8 @@ pub(crate) fn merge(
     Ok(Merged { rows: Py::new(py, rows)?, edges, parts, joined })
 }
 
-/// Has the finished flows, the edges, and the number of flows that were joined. For each sequence
-/// of merged parts, it also has the numbers of the first and the last part.
+/// Finished flows, edges, the first and the last number of each merged sequence of parts, and the
+/// number of joined flows.
 type MergedParts = (Rows, Vec<u8>, Vec<(u64, u64)>, u64);
 
 fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) -> Result<MergedParts, String> {

@@ -1,10 +1,8 @@
-//! A run reads a source. The consumer (Python code) receives the run's results batch by batch, in a
-//! thread of its own.
+//! A run reads a source. The consumer (Python code) receives the run's rows batch by batch.
 //!
-//! A run has the threads of the receive path, and one more thread. The additional thread waits
-//! until the other threads have ended. Batches of rows wait in a bounded queue. If the queue of
-//! batches is full because the consumer does not take them, the run waits. Therefore the memory of
-//! a run does not depend on the length of the capture.
+//! A run has the threads of the receive path, and one thread that waits until they have ended.
+//! Batches wait in a bounded queue. If the queue is full, the run waits for the consumer, so the
+//! memory of a run does not depend on the length of the capture.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,60 +25,52 @@ use steerage_meter::{ColumnBatch, FlowRecord};
 
 use crate::error::Failure;
 
-/// The number of rows in a batch. A batch of flows with all columns takes 7 MB of memory.
+/// The number of rows of a batch. A batch of flows with all columns takes 7 MB of memory.
 pub(crate) const BATCH_ROWS: usize = 32_768;
 
-/// The maximum number of batches that wait in the queue for the consumer.
 const WAITING_MAX: usize = 2;
 
-/// The consumer gets the schema only after this number of batches has been collected. If the run
-/// ends with fewer batches, the schema contains the ledger (packet counters) of the run.
+/// The consumer gets the schema only after this number of batches. If the run ends with fewer
+/// batches, the schema contains the run's ledger (packet counters).
 const FIRST_MAX: usize = 8;
 
-/// The rows that arrive in one interval (of a live source) may fill at most this number of batches.
 const INTERVAL_MAX: usize = 64;
 
 /// The maximum time until the run reacts to Ctrl-C.
 pub(crate) const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
-/// What a run reads.
 pub(crate) enum Source {
-    /// Capture files, one after another.
     Paths(Vec<PathBuf>),
-    /// A capture in memory, and the name of the capture for error messages.
+    /// A capture in memory. The text is the capture's name in error messages.
     Bytes(String, PyBackedBytes),
-    /// A pipe from which a capture is read, and the name of the capture for error messages.
+    /// A pipe from which a capture is read. The text is the pipe's name in error messages.
     Pipe(String, OwnedFd),
     /// The name of an interface, or the text that names another live device.
     Live(String),
 }
 
-/// A source that is open.
 pub(crate) struct OpenSource {
     pub(crate) inputs: Vec<Input>,
-    /// Information about a capture. `None` for a live source.
+    /// The progress of reading a capture, or `None` for a live source.
     info: Option<Arc<CaptureInfo>>,
-    /// The number of bytes of a capture in memory.
+    /// The size of a capture in memory.
     bytes: Option<u64>,
 }
 
-/// The options that are common to all kinds of runs.
 pub(crate) struct RunOptions {
     pub(crate) filter: Option<String>,
-    /// The number of CPUs. If `cpus` is `None`, the run uses all CPUs that the process may use.
+    /// The number of CPUs. `None` stands for all CPUs that the process may use.
     pub(crate) cpus: Option<usize>,
     pub(crate) layers: Layers,
-    /// If the source is a pipe and the thread that writes into it failed, the error of this thread.
+    /// The error of the thread that writes into a pipe source, if that thread failed.
     pub(crate) feed: Arc<Mutex<Option<String>>>,
     pub(crate) progress: Option<Progress>,
 }
 
-/// Calls a Python function with the progress of a run. The threads that wait for batches call the
-/// Python function.
+/// Calls a Python function with the progress of a run, in the threads that wait for batches.
 pub(crate) struct Progress {
     show: Py<PyAny>,
-    /// The time of the latest call of the Python function, and a flag. The flag is true if this
-    /// call reported the end of the run.
+    /// The time of the latest call, and whether the call reported the end of the run.
     last: Mutex<(Instant, bool)>,
 }
 
@@ -130,8 +120,6 @@ impl From<Capture> for OpenSource {
     }
 }
 
-/// Collects rows until they fill a batch. The packet handlers and the thread that waits for the end
-/// of the run share a `Batcher`.
 pub(crate) struct Batcher {
     batch: ColumnBatch,
     rows: usize,
@@ -139,8 +127,7 @@ pub(crate) struct Batcher {
 }
 
 impl Batcher {
-    /// Adds flow records, and puts full batches into the consumer's queue. Waits as long as the
-    /// consumer's queue has no free space for a batch.
+    /// Blocks while the consumer's queue is full.
     pub(crate) fn add(&mut self, mut records: &[FlowRecord]) -> io::Result<()> {
         while !records.is_empty() {
             let (now, later) = records.split_at(records.len().min(BATCH_ROWS - self.rows));
@@ -150,7 +137,7 @@ impl Batcher {
         Ok(())
     }
 
-    /// Calls `add`, which must add `rows` rows to the batch.
+    /// The function `add` must add `rows` rows to the batch.
     pub(crate) fn add_rows(&mut self, rows: usize, add: impl FnOnce(&mut ColumnBatch)) -> io::Result<()> {
         add(&mut self.batch);
         self.rows += rows;
@@ -161,19 +148,16 @@ impl Batcher {
         if std::mem::take(&mut self.rows) == 0 {
             return Ok(());
         }
-        // If `send` returns an error, the consumer has dropped the stream and reads no more
-        // batches.
+        // An error means that the consumer has dropped the stream.
         self.to.send(Some(self.batch.take())).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 
-/// The batcher of a run, which several threads share.
 #[derive(Clone)]
 pub(crate) struct Batching(Arc<Mutex<Batcher>>);
 
 impl Batching {
-    /// Creates another batcher (collector of rows) for the same consumer. If each CPU has its own
-    /// batcher, CPUs do not wait for each other.
+    /// Creates a batcher for the same consumer, so that CPUs do not wait for each other.
     pub(crate) fn own(&self) -> Batcher {
         let mut shared = self.lock();
         let batch = shared.batch.take();
@@ -185,23 +169,21 @@ impl Batching {
     }
 }
 
-/// The results at the end of a run: the ledger (packet counters), and the error that ended the run.
-/// If a part of a recording was metered, also the edges of the part.
+/// The results at the end of a run. Only a run over a part of a recording has edges.
 pub(crate) struct Ended {
     pub(crate) report: Value,
     pub(crate) edges: Option<Vec<u8>>,
     pub(crate) failure: Option<Failure>,
 }
 
-/// The queue of a run's batches. After the last batch, the queue contains `None`.
+/// After the last batch, the channel contains `None`.
 struct Queue {
     batches: Receiver<Option<ColumnBatch>>,
     is_over: bool,
 }
 
 impl Queue {
-    /// Waits for the next batch for at most `time`. Returns `None` if no batch arrived within
-    /// `time`, and `Some(None)` at the end of the run.
+    /// Returns `None` if no batch arrived within `time`, and `Some(None)` at the end of the run.
     fn receive(&mut self, time: Duration) -> Option<Option<ColumnBatch>> {
         if self.is_over {
             return Some(None);
@@ -216,7 +198,6 @@ impl Queue {
     }
 }
 
-/// A run that has started.
 pub(crate) struct Run {
     schema: ColumnBatch,
     handle: Handle,
@@ -229,21 +210,19 @@ pub(crate) struct Run {
     bytes: Option<u64>,
 }
 
-/// The function that is called at the end of a run. The function `Finish` adds the last rows of the
-/// run. `Finish` returns counters for the report. If a part of a recording was metered, `Finish`
-/// also returns the part's edges (open flows).
+/// Adds the last rows. Returns counters for the report, and edges (open flows) for a part of a
+/// recording.
 pub(crate) type Finish<R> = Box<dyn FnOnce(Vec<R>, &Batching) -> (Map<String, Value>, Option<Vec<u8>>) + Send>;
 
-/// The two functions of a run: `make` makes the handler of a CPU, and `finish` is called at the end
-/// of the run.
+/// `make` makes the handler of a CPU. `finish` is called at the end of the run.
 pub(crate) struct Work<H: Handler> {
     pub(crate) make: Box<dyn Fn() -> H + Send + Sync>,
     pub(crate) finish: Finish<H::Report>,
 }
 
 impl Run {
-    /// Opens the source and starts the run. The arguments of `work` are the shared batcher and a
-    /// `Stop` that can stop the run, because the packet handlers need both.
+    /// Starts a run. The function `work` gets the shared batcher and a handle that can stop the
+    /// run.
     pub(crate) fn start<H: Handler + 'static>(
         source: Source,
         options: RunOptions,
@@ -272,15 +251,13 @@ impl Run {
             let mut report = ledger(&snapshot, of_capture.as_deref());
             let (counts, edges) = finish(reports.into_iter().map(|(_cpu, report)| report).collect(), &batching);
             report.extend(counts);
-            // If `flush` returns an error, the consumer has dropped the stream and needs no more
-            // rows.
+            // An error means that the consumer has dropped the stream.
             let _ = batching.lock().flush();
             let fed = feed.lock().unwrap_or_else(PoisonError::into_inner).take().map(Failure::Feed);
             let failure = fed.or_else(|| Failure::of_run(&snapshot));
             report.insert("error".to_owned(), failure.as_ref().map_or(Value::Null, |f| f.to_string().into()));
             let _ = to_set.set(Ended { report: Value::Object(report), edges, failure });
-            // The results of the run are stored before this message is sent. Therefore they are
-            // there when the consumer gets the message.
+            // The results are stored first, because the consumer reads them when it gets `None`.
             let _ = end.send(None);
         };
         let spawned = thread::Builder::new().name("steerage".to_owned()).spawn(wait);
@@ -299,8 +276,6 @@ impl Run {
         })
     }
 
-    /// Waits until the run has ended or the first batches have arrived. If the run has ended, the
-    /// schema contains the ledger (packet counters).
     pub(crate) fn wait_for_first(&self, py: Python<'_>) -> PyResult<()> {
         for _ in 0..FIRST_MAX {
             match self.receive(py)? {
@@ -311,14 +286,13 @@ impl Run {
         Ok(())
     }
 
-    /// Returns the next batch, or `None` at the end of the run.
+    /// Returns `None` at the end of the run.
     pub(crate) fn next(&self, py: Python<'_>) -> PyResult<Option<ColumnBatch>> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         first.map_or_else(|| self.receive(py), |batch| Ok(Some(batch)))
     }
 
-    /// Like [`next`](Self::next), but does not wait for a batch. Therefore the caller need not hold
-    /// the lock of the Python interpreter (GIL).
+    /// Like [`next`](Self::next), but does not wait. The caller need not hold Python's GIL.
     pub(crate) fn next_at_once(&self) -> Option<Option<ColumnBatch>> {
         if let Some(batch) = self.first.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
             return Some(Some(batch));
@@ -326,8 +300,7 @@ impl Run {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).receive(Duration::ZERO)
     }
 
-    /// Waits for a batch without holding the lock of the Python interpreter (GIL), and handles
-    /// signals during the wait.
+    /// Waits for a batch without holding Python's GIL, and handles signals during the wait.
     fn receive(&self, py: Python<'_>) -> PyResult<Option<ColumnBatch>> {
         loop {
             let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -342,9 +315,6 @@ impl Run {
         }
     }
 
-    /// Returns true if the Python function must be called again to report the progress. The
-    /// progress must be reported if some time has passed since the last report. It must also be
-    /// reported if the run has ended and its end has not been reported.
     pub(crate) fn is_progress_due(&self, is_over: bool) -> bool {
         self.progress.as_ref().is_some_and(|progress| progress.is_due(is_over))
     }
@@ -357,13 +327,12 @@ impl Run {
         progress.show.call1(py, (read, total, is_over)).map(drop)
     }
 
-    /// Returns the rows that arrive during `time`, the ledger (packet counters) so far, and `true`
-    /// if the run is over.
+    /// Returns the rows that arrive within `time`, the ledger (packet counters), and whether the
+    /// run is over.
     pub(crate) fn interval(&self, py: Python<'_>, time: Duration) -> PyResult<(Vec<ColumnBatch>, Value, bool)> {
         let (begin, mut batches) = (Instant::now(), Vec::new());
         let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // If many rows arrive, the interval ends early, so that the rows of an interval take a
-        // limited amount of memory.
+        // Many rows end the interval early, which limits the memory of an interval.
         while batches.len() < INTERVAL_MAX {
             let left = time.saturating_sub(begin.elapsed());
             match py.detach(|| queue().receive(left.min(SIGNAL_LOOK))) {
@@ -374,8 +343,8 @@ impl Run {
             }
         }
         let is_over = queue().is_over;
-        // If the batcher is locked, the thread that locked it is waiting to put its rows into the
-        // queue. The other thread's rows will soon be in the queue.
+        // If the batcher is locked, the thread that locked it waits for space in the queue, and its
+        // rows arrive later.
         if let Ok(mut batcher) = self.batching.0.try_lock()
             && std::mem::take(&mut batcher.rows) > 0
         {
@@ -400,16 +369,14 @@ impl Run {
         self.ended.get()
     }
 
-    /// Returns the results of the run if all batches were received. A run may end while its last
-    /// batches still wait in the queue. What a consumer gets first must not depend on which of the
-    /// two threads is faster.
+    /// Returns the results of the run after the consumer has received all rows. A run may end while
+    /// its last batches wait in the queue.
     pub(crate) fn received_whole(&self) -> Option<&Ended> {
         let is_over = self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_over;
         self.ended().filter(|_| is_over)
     }
 
-    /// Returns the number of bytes of the source that were read. Also returns the total number of
-    /// bytes of the source's files, if this number is known.
+    /// Returns the bytes of the source that were read, and the total if it is known.
     pub(crate) fn progress(&self) -> (u64, Option<u64>) {
         self.info.as_ref().map_or((0, None), |info| (info.bytes_read(), info.bytes_total().or(self.bytes)))
     }
@@ -421,7 +388,7 @@ impl Drop for Run {
     }
 }
 
-/// Stops a run. A `Stop` handle can be created before the run has started.
+/// Stops a run. A `Stop` can be created before the run has started.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<Mutex<StopState>>);
 
@@ -447,13 +414,13 @@ impl Stop {
     }
 }
 
-/// Sets the CPUs of a run. The threads are not pinned to CPUs, because the other processes of a
-/// process pool use the same CPUs.
+/// The threads of a run are not pinned, because the other processes of a process pool use the same
+/// CPUs.
 pub(crate) fn on_cpus(builder: Builder, cpus: Option<usize>) -> Builder {
     let all = Topology::read().default_mask();
     match cpus {
-        // Only tests request more threads than there are CPUs. Such tests get virtual CPUs, because
-        // the results of tests must not depend on the machine.
+        // Only tests request more threads than CPUs. The number of CPUs of the machine must not
+        // affect the results of tests.
         Some(count) if count > all.iter().count() => builder.virtual_cpus(count),
         Some(count) => builder.cpus(all.iter().take(count.max(1)).collect::<CpuMask>()).pin(false),
         None if all.is_empty() => builder.pin(false),
@@ -461,7 +428,6 @@ pub(crate) fn on_cpus(builder: Builder, cpus: Option<usize>) -> Builder {
     }
 }
 
-/// Returns the ledger of a run: the counters that account for every packet.
 fn ledger(snapshot: &Snapshot, info: Option<&CaptureInfo>) -> Map<String, Value> {
     let dropped: Map<String, Value> =
         snapshot.dropped().iter().map(|(reason, packets)| (reason.name().to_owned(), packets.into())).collect();

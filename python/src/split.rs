@@ -1,5 +1,4 @@
-//! Splits the packets of a source into several capture files. All packets of a flow are written to
-//! the same file.
+//! Splits the packets of a source into several capture files, with whole flows in each file.
 
 use std::path::PathBuf;
 
@@ -22,8 +21,7 @@ pub(crate) fn split(py: Python<'_>, given: Given, paths: Vec<PathBuf>, together:
         let key = HashKey::random().map_err(|error| Failure::System("read a hash key from /dev/urandom", error))?;
         let hasher = FlowHasher::keyed(&key);
         let split = SplitOptions::new(paths.len(), together, hasher.clone(), options.layers);
-        // The run has only one CPU, so that the packets in each file keep their order, also across
-        // different flows.
+        // With one CPU, the packets in each file keep their order, also across flows.
         let builder = Builder::new().virtual_cpus(1).hash(hasher).layers(options.layers).always_hash(true);
         let mut builder = inputs.into_iter().fold(builder, Builder::input);
         for path in &paths {
@@ -34,7 +32,7 @@ pub(crate) fn split(py: Python<'_>, given: Given, paths: Vec<PathBuf>, together:
     let (running, feed) = started.map_err(|failure| failure.exception(py))?;
     let handle = running.handle();
     while !py.detach(|| handle.wait_finished(SIGNAL_LOOK)) {
-        // If a signal raises an exception, the run is dropped. Dropping a run stops it.
+        // If a signal raises an exception, dropping `running` stops the run.
         py.check_signals()?;
     }
     let snapshot = py.detach(|| running.join().snapshot);

@@ -24,15 +24,17 @@ type Crates = BTreeMap<String, Crate>;
 /// The *strict path*: the modules of the core that handle a packet, in this order.
 const STRICT_PATH: &[&str] =
     &["rx", "completions", "page_cache", "queue", "backlog", "packet", "handler", "tx", "softnet"];
-/// One person can read this many lines in an afternoon.
+/// The maximum number of lines of the strict path, which one person can read in an afternoon.
 const STRICT_PATH_LINES_MAX: usize = 2_725;
-/// About 200 lines let threads outside of the receive path send packets and wake handlers. Their
-/// queues are in steerage-mem, and messages and bucket state in steerage-handler.
+/// The maximum number of lines of the core. About 200 of these lines let threads outside of the
+/// receive path send packets and wake handlers. The queues of these threads are in steerage-mem,
+/// and their messages and the state of buckets are in steerage-handler.
 const CORE_LINES_MAX: usize = 5_270;
-/// The facade only assembles crates and re-exports names. About 60 lines list each name, so that no
-/// new name of an inner crate becomes public by accident.
+/// The facade only assembles crates and re-exports names. About 60 lines of the facade list each
+/// name, so that no new name of an inner crate becomes public by accident.
 const FACADE_LINES_MAX: usize = 625;
-/// The names on the first page of the facade's documentation. More belong in its modules.
+/// The maximum number of names on the first page of the facade's documentation. Further names
+/// belong in the facade's modules.
 const FACADE_NAMES_MAX: usize = 40;
 
 fn main() {
@@ -54,7 +56,7 @@ fn main() {
 fn read(root: &Path) -> Result<Crates, String> {
     let folders = fs::read_dir(root.join("crates")).map_err(|error| format!("cannot read crates/: {error}"))?;
     let folders = folders.filter_map(|entry| Some(entry.ok()?.path()));
-    // A crate that was moved leaves a folder behind.
+    // A crate that was moved leaves a folder without `Cargo.toml` behind.
     let crates = folders.filter(|folder| folder.join("Cargo.toml").exists()).map(|folder| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok((name, Crate::read(&folder.join("src"))?))

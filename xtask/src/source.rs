@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Ident, UseTree};
 
-/// The steps in a chain of re-exports or globs. A longer chain counts as a circle.
+/// The maximum number of steps in a chain of re-exports or globs. A longer chain counts as a
+/// circle.
 const HOPS_MAX: usize = 8;
 /// The name of an item follows each of these keywords.
 const KEYWORDS: &[&str] = &["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
@@ -22,7 +23,7 @@ type Names = Vec<String>;
 #[derive(Default)]
 pub(crate) struct Crate {
     pub(crate) files: Vec<File>,
-    /// The public names in the root of the crate. `*` is a glob.
+    /// The public names in the root of the crate. The name `*` stands for a glob.
     pub(crate) public: Names,
     modules: BTreeMap<Names, Module>,
     /// Each entry has the index of the file, the module, the mentioned path, and the line.
@@ -70,8 +71,8 @@ impl Crate {
         Ok(krate)
     }
 
-    /// An import counts for all modules that contain the file, so each is one between siblings.
-    /// Every circle of files is a circle of siblings.
+    /// An import counts as an import between the two sibling modules that contain the two files.
+    /// With this rule, every circle of files is a circle of sibling modules.
     pub(crate) fn circles(&self) -> Vec<String> {
         let mut imports = BTreeMap::<&[String], BTreeMap<&[String], String>>::new();
         for (file, module, path, line) in &self.mentions {
@@ -143,7 +144,8 @@ impl Crate {
                 TokenTree::Ident(_) if word == "use" && next != "<" => {
                     let (part, others) =
                         after.split_at(after.iter().position(|token| token.to_string() == ";").unwrap_or(after.len()));
-                    // No `use` of the workspace begins with `::`, so all parse as a tree.
+                    // Every `use` of the workspace parses as a `UseTree`, because none begins with
+                    // `::`.
                     let tree = syn::parse2::<UseTree>(part.iter().cloned().collect());
                     for (name, path) in tree.iter().flat_map(|tree| leaves(tree, &[])) {
                         self.public.extend(is_public.then(|| name.clone()));
@@ -187,7 +189,7 @@ impl Crate {
             match (before.as_str(), word.as_str()) {
                 (":", ":") | (".", ".") => before += &word,
                 ("macro_rules", "!") => {}
-                // After a lifetime, a raw pointer or a module that was read, no names follow.
+                // No name of an item follows a lifetime, a raw pointer, or a module that was read.
                 ("'", _) | ("*", "const") | (_, "mod") => before.clear(),
                 _ => before = word,
             }

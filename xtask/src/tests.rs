@@ -49,7 +49,8 @@ fn files_that_import_each_other_are_a_circle() {
     }
 }
 
-/// The circle leads through a re-export of a third file, and through files inside of `a` and `b`.
+/// The circle of this test leads through a re-export of a third file, and through files inside of
+/// `a` and `b`.
 #[test]
 fn re_exports_and_folders_hide_no_circle() {
     let files = [

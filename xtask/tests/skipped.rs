@@ -1,13 +1,13 @@
-//! Prints how many tests were skipped, which Rust's harness cannot show. `cargo test` runs `xtask`
-//! last, in alphabetical order.
+//! Prints how many tests were skipped, which Rust's harness cannot show. `cargo test` runs packages
+//! in alphabetical order, so it runs `xtask` last.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The reasons of test run `run` with their counts, the most frequent first. Removes the files of
-/// this and earlier runs.
+/// Returns why tests of the test run `run` were skipped, with the number of tests for each reason,
+/// the most frequent first. Removes the files of this test run and of earlier ones.
 fn sums(folder: &Path, run: u32) -> Vec<(usize, String)> {
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -18,7 +18,7 @@ pub(crate) struct Config {
     pub(crate) ignored: Vec<String>,
 }
 
-/// One section `[Peer]`.
+/// One section `[Peer]` of the configuration file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerConfig {
     pub(crate) public_key: [u8; 32],

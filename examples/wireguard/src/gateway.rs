@@ -1,8 +1,8 @@
 //! The packet function of the gateway. The gateway encrypts ("seals") packets for peers, and
 //! decrypts ("opens") the messages that peers send.
 //!
-//! All packets of a peer have the same flow hash, and therefore the same bucket. The CPU that has
-//! this bucket also has the state of the peer. The state moves with the bucket. Therefore a peer's
+//! All packets of a peer have the same flow hash, and therefore the same bucket. The CPU that has a
+//! peer's bucket also has the state of the peer, which moves with the bucket. Therefore a peer's
 //! state needs no lock. On any number of CPUs, the packets of a peer are sent in the order of
 //! WireGuard's packet counter.
 
@@ -65,7 +65,7 @@ pub(crate) struct Counts {
     pub(crate) no_endpoint: u64,
     /// Messages that are not authentic, or that repeat an earlier message.
     pub(crate) refused: u64,
-    /// Packets from an inner address that the peer may not use.
+    /// Decrypted packets from an inner address that their peer may not use.
     pub(crate) not_allowed: u64,
     /// Packets that arrived on a CPU that does not have the state of their peer.
     pub(crate) strayed: u64,
@@ -93,7 +93,7 @@ impl AddAssign for Counts {
 /// The function that makes the state of a peer when a CPU needs this state for the first time.
 pub(crate) type MakePeer = Box<dyn FnMut(PeerId) -> Peer + Send>;
 
-/// One CPU's part of the gateway.
+/// The packet function of one CPU, with the state of the peers on this CPU.
 pub(crate) struct Gateway {
     network: Arc<Network>,
     devices: Devices,
@@ -278,7 +278,8 @@ impl Out {
         &mut self.frame[HEADERS_BYTES..]
     }
 
-    /// Sends the packet that was decrypted.
+    /// Sends a decrypted packet to the inner network, if the peer may send from the packet's source
+    /// address.
     fn send_inside(&mut self, len: usize, may_send: bool, cpu: &mut Cpu) {
         if !may_send {
             return self.counts.not_allowed += 1;

@@ -45,12 +45,12 @@ const FRAME_BYTES: usize = MTU + 80;
 /// The options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Options {
-    /// The kernel neither merges nor segments packets. The TUN has no super-frames (merged
+    /// If true, the kernel neither merges nor segments packets. The TUN has no super-frames (merged
     /// packets), and the socket delivers each datagram separately.
     no_offload: bool,
-    /// steerage merges the packets of a batch before it calls the packet function.
+    /// If true, steerage merges the packets of a batch before it calls the packet function.
     gro: bool,
-    /// The CPU mask changes 100 times a second.
+    /// If true, the CPU mask changes 100 times a second.
     shake: bool,
 }
 

@@ -122,7 +122,7 @@ fn print_row(work: Work, values: &[f64; VALUES]) {
 
 /// Returns the time to compute the flow key of a handshake's first message.
 fn handshake_key() -> Result<Duration, Box<dyn Error>> {
-    // The number of handshake messages to measure. The rate limiter lets this number pass.
+    // The number of handshake messages to measure, all of which the rate limiter lets pass.
     const TIMES: u32 = 100;
     let Connected { network, mut theirs, .. } = connect()?;
     let mut frame = vec![0; 28 + 148];

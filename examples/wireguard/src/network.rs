@@ -92,8 +92,8 @@ impl Network {
         })
     }
 
-    /// Returns the flow key of a frame: the number of its peer. The receiving CPU calls this
-    /// function.
+    /// Returns the flow key of a frame: the number of its peer. The receiving CPU calls `flow_key`
+    /// for each frame.
     ///
     /// The first message of a handshake names its sender only in encrypted form. To learn the
     /// sender, the receiving CPU has to do one of the handshake's five Diffie-Hellman operations.
@@ -105,8 +105,8 @@ impl Network {
             (_, Some((from, to_port, message))) if to_port == self.port => {
                 match self.sender(from.ip(), message, &mut [0; COOKIE_BYTES]) {
                     Sender::Peer(peer) => Some(peer),
-                    // This packet is from the inner network. The packet looks like a message to the
-                    // gateway, but is not one.
+                    // This packet from the inner network looks like a message to the gateway, but
+                    // is not one.
                     _ => self.routed_to(frame),
                 }
             }

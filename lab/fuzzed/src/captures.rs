@@ -9,8 +9,8 @@ use steerage::testing::{Headed, QueueTester};
 use steerage::{DeviceError, Timestamp};
 use steerage_capture::Capture;
 
-/// The maximum number of polls in the check of a compressed capture. The number of polls is limited
-/// because a capture may unpack to a thousand times its size.
+/// The maximum number of polls of a compressed capture, which may unpack to a thousand times its
+/// size.
 const PACKED_POLLS_MAX: usize = 64;
 
 const MAGICS: [u32; 4] = [0xa1b2_c3d4, 0xa1b2_3c4d, 0xd4c3_b2a1, 0x4d3c_b2a1];
@@ -21,16 +21,14 @@ pub(crate) fn pcap(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let mut file = MAGICS[usize::from(choice & 3)].to_le_bytes().to_vec();
     if choice & 4 == 0 {
-        // The target writes a pcap header with a valid version. The fuzzer finds files with invalid
-        // versions by itself.
+        // The header has a valid version, because the fuzzer finds invalid versions by itself.
         file.extend(if choice & 2 == 0 { [2, 0, 4, 0] } else { [0, 2, 0, 4] });
     }
     file.extend(rest);
     check(&file);
 }
 
-/// This fuzz target reads any bytes that follow the section header of a pcapng file, in both byte
-/// orders.
+/// Reads any bytes after the section header of a pcapng file, in both byte orders.
 pub(crate) fn pcapng(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let order = |number: u32| if choice & 1 == 0 { number.to_le_bytes() } else { number.to_be_bytes() };
@@ -49,12 +47,10 @@ pub(crate) fn zstd(bytes: &[u8]) {
     check_packed(&[&ZSTD, bytes].concat());
 }
 
-/// Checks that a read of a whole capture ends, and that it delivers no more bytes than the file
-/// has. Also checks that the result does not depend on the size of the pieces in which the bytes
-/// arrive.
+/// Checks that reading a capture ends, delivers no more bytes than the file has, and does not
+/// depend on the size of the pieces in which the bytes arrive.
 fn check(bytes: &[u8]) {
-    // Each poll of the device either reads a piece of the file or delivers frames, unless the poll
-    // finds no data.
+    // Each poll reads a piece, delivers frames, or finds no data.
     let polls = 3 * bytes.len() + 100;
     let Some((frames, error)) = read(bytes, usize::MAX, polls) else { panic!("it does not end") };
     assert!(frames.iter().map(|(_, frame)| frame.len()).sum::<usize>() <= bytes.len());
@@ -69,8 +65,7 @@ fn check(bytes: &[u8]) {
     assert!(Some((frames, error)) == read(bytes, piece, polls), "in pieces of {piece} it reads otherwise");
 }
 
-/// Checks that the first [`PACKED_POLLS_MAX`] polls of a compressed capture cause no panic. If the
-/// capture ends within these polls, reading it in small pieces must give the same result.
+/// A capture that ends within [`PACKED_POLLS_MAX`] polls must read the same in small pieces.
 fn check_packed(bytes: &[u8]) {
     let Some(read_whole) = read(bytes, usize::MAX, PACKED_POLLS_MAX) else { return };
     if let Some(error) = &read_whole.1 {
@@ -82,10 +77,8 @@ fn check_packed(bytes: &[u8]) {
     let is_unpacking =
         |(_, error): &(_, Option<String>)| error.as_ref().is_some_and(|error| error.contains("cannot unpack"));
     if is_unpacking(&read_whole) || is_unpacking(&in_pieces) {
-        // If one step of the decompressor finds damaged data, all bytes that this step would
-        // deliver are lost. If the file arrives in smaller pieces, each step of the decompressor
-        // unpacks fewer bytes. With small pieces, the reader may therefore find an error of the
-        // capture format before the decompressor finds the damage.
+        // In damaged data, the bytes of one step of the decompressor are lost. If the data arrives
+        // in smaller pieces, the reader may find an error of the capture format first.
         assert!(read_whole.1.is_some() && in_pieces.1.is_some(), "in pieces of {piece} one of them is sound");
         let (few, many) = if in_pieces.0.len() < read_whole.0.len() {
             (&in_pieces.0, &read_whole.0)
@@ -96,15 +89,13 @@ fn check_packed(bytes: &[u8]) {
         return;
     }
     assert!(in_pieces.0 == read_whole.0, "in pieces of {piece} it reads other frames");
-    // The error message contains the position in the compressed file, which depends on the size of
-    // the pieces that are read.
+    // The message contains the position in the compressed file, which depends on the pieces.
     let (one, other) = (in_pieces.1.map(without_numbers), read_whole.1.map(without_numbers));
     assert_eq!(one, other, "in pieces of {piece}");
 }
 
-/// Returns the size of the pieces in which the bytes of the input arrive. Most inputs are read in
-/// large pieces, because small pieces need more polls. A quarter of the inputs are read in small
-/// pieces.
+/// Returns the length of a piece. Only a quarter of the inputs are read in small pieces, because
+/// small pieces need more polls.
 fn piece_of(bytes: &[u8]) -> usize {
     let len = bytes.len();
     if len.is_multiple_of(4) { 1 + len % 61 } else { 64 + len % 191 }
@@ -115,8 +106,7 @@ fn without_numbers(mut text: String) -> String {
     text
 }
 
-/// A reader that returns the bytes of the input in pieces. Every second call of `read` returns no
-/// bytes, as a pipe may do.
+/// A reader of which every second call of `read` returns no bytes, as a pipe may do.
 struct Pieces {
     bytes: Vec<u8>,
     at: usize,
@@ -137,7 +127,7 @@ impl Read for Pieces {
     }
 }
 
-/// A capture that is reused for each input, because allocating its memory takes much longer than
+/// A capture that is reused for each input, because allocating a capture takes much longer than
 /// reading a small file.
 #[derive(Clone)]
 struct Again(Arc<Mutex<Capture>>);
@@ -166,9 +156,7 @@ thread_local! {
     static READER: RefCell<Option<(Again, QueueTester)>> = const { RefCell::new(None) };
 }
 
-/// Reads a capture whose bytes arrive in pieces of `piece` bytes. Returns all frames, and the error
-/// message if there is an error. Returns `None` if reading the capture takes more than `polls`
-/// polls. Polls that find no data do not count towards the limit of `polls`.
+/// Returns `None` after more than `polls` polls, not counting polls that find no data.
 fn read(bytes: &[u8], piece: usize, polls: usize) -> Option<(Vec<Headed>, Option<String>)> {
     let pieces = Pieces { bytes: bytes.to_vec(), at: 0, piece, silent: false };
     READER.with_borrow_mut(|reader| {

@@ -1,5 +1,4 @@
-//! Fuzz targets for the requests that clients send to the control socket and to the HTTP server of
-//! the metrics.
+//! Fuzz targets for requests to the control socket and to the HTTP server of the metrics.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -24,16 +23,14 @@ thread_local! {
     static TREE: RefCell<Option<(Instance<Idle>, Arc<Tree>)>> = const { RefCell::new(None) };
 }
 
-/// The fuzzer's input is a byte that selects a user, followed by one line for each request of that
-/// user. The reply to each request must be one JSON object on one line.
+/// Input: one byte selects a user, then one request per line. Each reply is one line of JSON.
 pub(crate) fn request(bytes: &[u8]) {
     let Some((user, lines)) = bytes.split_first() else { return };
     TREE.with_borrow_mut(|tree| {
         let (_, tree) = tree.get_or_insert_with(|| {
             let input = steerage_device::open("synthetic:queues=2,packets=1").expect("a device");
             let instance = Builder::new().virtual_cpus(4).input(input).build(|_| Idle).expect("memory");
-            // In this fuzz target, no CPU of the steerage instance runs, so changes that a client
-            // requests never take effect.
+            // No CPU runs, so requested changes never take effect.
             let settle_max = Duration::ZERO;
             let options = Options { machine: CpuView::new(4), uid: 1, queues_off: Vec::new(), settle_max };
             let tree = Arc::new(Tree::new(instance.handle(), options));
@@ -46,8 +43,8 @@ pub(crate) fn request(bytes: &[u8]) {
     });
 }
 
-/// The fuzzer's input is the head of an HTTP request, which may arrive in two parts. After each
-/// part of the request, the server sends either no reply, or a reply with a status line.
+/// Input: the head of an HTTP request, which may arrive in two parts. After each part, the server
+/// sends nothing, or a reply with a status line.
 pub(crate) fn http(bytes: &[u8]) {
     let Some((at, request)) = bytes.split_first() else { return };
     let at = usize::from(*at).min(request.len());

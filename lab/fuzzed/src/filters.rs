@@ -2,8 +2,8 @@
 
 use steerage_capture::filter::Filter;
 
-/// The fuzzer's input is any text, followed by a NUL byte and a frame. An invalid filter must be
-/// refused with an error message of one line. A valid filter must run on any frame.
+/// Input: a filter, a NUL byte and a frame. An error message must have one line, and a valid filter
+/// must run on any frame.
 pub(crate) fn numbers(bytes: &[u8]) {
     let mut parts = bytes.splitn(2, |byte| *byte == 0);
     let (text, frame) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());

@@ -5,8 +5,7 @@ use steerage::flow::limits::FLOW_HEADERS_MAX;
 use steerage::flow::offload::{MERGED_MAX, Offload, Segments, VIRTIO_BYTES, coalesce};
 use steerage::flow::{self, Layers};
 
-/// The fuzzer's input has two bytes that select a link type, a byte that selects the layers to
-/// dissect, and a frame.
+/// Input: a link type (two bytes), the layers to dissect (one byte), and a frame.
 pub(crate) fn dissect(bytes: &[u8]) {
     let Some(([low, high, layers], frame)) = bytes.split_first_chunk::<3>() else { return };
     let link = LinkType(u16::from_le_bytes([*low, *high]));
@@ -20,14 +19,13 @@ pub(crate) fn dissect(bytes: &[u8]) {
     assert!(found.ip.is_none_or(|ip| (ip.offset as usize) < frame.len()));
     assert_eq!(found.is_flow, found.ip.is_some());
     assert!(found.transport_offset.is_none_or(|at| (at as usize) < frame.len()));
-    // If the dissector reports a fragment, this fragment must come from the innermost IP header.
+    // A fragment must come from the innermost IP header.
     if let Some(fragment) = found.fragment() {
         assert_eq!(found.ip.map(|ip| ip.offset), Some(fragment.ip_offset));
     }
 }
 
-/// The fuzzer's input has a byte that selects a link type, a `virtio_net_hdr`, and a frame. The
-/// fuzz target cuts the frame (a super-frame) into packets, merges the packets and cuts them again.
+/// Input: a link type (one byte), a `virtio_net_hdr`, and a super-frame to cut and merge.
 pub(crate) fn offload(bytes: &[u8]) {
     let Some((link, rest)) = bytes.split_first() else { return };
     let link = if link & 1 == 0 { LinkType::ETHERNET } else { LinkType::RAW };

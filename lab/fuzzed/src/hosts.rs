@@ -1,4 +1,4 @@
-//! Fuzz targets that send any bytes as packets to the router `forward` and the TCP host `respond`.
+//! Fuzz targets that send any bytes as packets to the router `forward` and the host `respond`.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -16,15 +16,13 @@ const NEXT: [u8; 6] = [2, 0, 0, 0, 0, 7];
 const V4: [u8; 4] = [10, 0, 0, 2];
 const V6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 const MTU: usize = 1500;
-/// The length of an Ethernet header and a VLAN tag.
 const LINK_BYTES: usize = ethernet::BYTES + vlan::BYTES;
 
-/// The maximum number of frames of one input that the fuzz target checks. More frames would not
-/// find more errors, and an input of empty frames would have thousands of frames.
+/// The maximum number of frames of an input. More frames would not find more errors, and an input
+/// of empty frames would have thousands of frames.
 const FRAMES_MAX: usize = 32;
 
-/// Splits the input into frames. Two bytes before each frame state the frame's length, and the time
-/// that passes before the frame arrives.
+/// Two bytes before each frame state its length, and the time that passes before it arrives.
 fn frames(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let ([low, high], rest) = bytes.split_first_chunk::<2>()?;
@@ -75,8 +73,7 @@ fn table() -> Table {
     Table { interfaces, routes: Arc::new(routes), neighbours: Arc::new(neighbours) }
 }
 
-/// A router receives any frames. The router must count exactly one outcome for each frame, and no
-/// sent frame may be longer than the interface allows.
+/// Each frame has exactly one outcome, and no sent frame is longer than the interface allows.
 pub(crate) fn forward(bytes: &[u8]) {
     ROUTER.with_borrow_mut(|router| {
         let Router(shared, tester) = router.get_or_insert_with(|| {
@@ -100,8 +97,7 @@ pub(crate) fn forward(bytes: &[u8]) {
             assert!(sent.iter().all(|frame| frame.bytes.len() <= MTU + LINK_BYTES));
             sent_in_all += sent.len();
         }
-        // The tester records the output. The test records the router's output. Before this record
-        // becomes too large, a new router replaces the old router.
+        // A new router also replaces the tester's growing record of sent frames.
         if sent_in_all > SENT_MAX {
             *router = None;
         }
@@ -110,12 +106,11 @@ pub(crate) fn forward(bytes: &[u8]) {
 
 const SENT_MAX: usize = 256;
 
-/// The number of inputs after which the fuzz target replaces the TCP host by a new one. TCP
-/// connections of earlier inputs stay open until the TCP host is replaced.
+/// The number of inputs after which the host is replaced. Until then, connections of earlier inputs
+/// stay open.
 const INPUTS_MAX: usize = 64;
 
-/// The TCP host `respond` receives arbitrary frames, and time passes between the frames. The host
-/// must count exactly one outcome for each frame, and no reply may be longer than the link allows.
+/// Each frame has exactly one outcome, and no reply is longer than the link allows.
 pub(crate) fn respond(bytes: &[u8]) {
     HOST.with_borrow_mut(|host| {
         let (inputs, Host(shared, tester)) = host.get_or_insert_with(|| {

@@ -1,8 +1,8 @@
-//! The fuzz targets: functions that pass any bytes to a parser of untrusted bytes. A fuzz target
-//! panics if it finds an error.
+//! The fuzz targets: functions that pass any bytes to a parser of untrusted bytes, and panic if
+//! they find an error.
 //!
-//! The package in `fuzz/` lets a fuzzer call these functions, with address sanitizer. The test
-//! `corpus` of this crate calls the functions with every file in `fuzz/corpus`.
+//! The package `fuzz/` gives fuzzer input to the targets, and the test `corpus` each file in
+//! `fuzz/corpus`.
 #![forbid(unsafe_code)]
 
 mod captures;
@@ -13,8 +13,7 @@ mod hosts;
 mod names;
 mod run_files;
 
-/// A fuzz target: its name, which is also the name of its corpus in `fuzz/corpus`, and a function
-/// that accepts any bytes.
+/// The name of a fuzz target and of its corpus in `fuzz/corpus`, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
@@ -37,7 +36,7 @@ pub const TARGETS: &[Target] = &[
 /// Calls the fuzz target with this name.
 ///
 /// # Panics
-/// Panics if the target does not exist, or if the target finds an error.
+/// Panics if there is no such target, or if the target finds an error.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|(target, _)| *target == name);
     let (_, check) = target.unwrap_or_else(|| panic!("there is no target {name}"));

@@ -1,11 +1,9 @@
-//! A fuzz target for the search for host names: the meter searches the payload of a flow's packets
-//! for names.
+//! A fuzz target for the meter's search for host names in payload.
 
 use steerage_meter::fuzzing;
 
-/// The fuzzer's input has a byte that selects the protocol, followed by packets. Each packet of the
-/// input begins with three bytes. Two of these bytes state the packet's direction and length. The
-/// third byte determines whether the packet's sequence number continues after the previous packet.
+/// Input: a byte that selects the protocol, then packets. Three bytes before each packet state its
+/// direction, its length, and whether its sequence number continues after the previous packet.
 pub(crate) fn flow(bytes: &[u8]) {
     let Some((choice, mut rest)) = bytes.split_first() else { return };
     let (is_dns, is_stream) = (choice & 1 != 0, choice & 3 != 1);
@@ -14,8 +12,8 @@ pub(crate) fn flow(bytes: &[u8]) {
         let length = usize::from(u16::from_le_bytes([*low, *high & 0x1f])).min(behind.len());
         let (data, next) = behind.split_at(length);
         let side = usize::from(high >> 7);
-        // Most packets are in order. Some packets repeat earlier data of the flow, and some packets
-        // follow a gap in the sequence numbers.
+        // Most packets are in order. Some packets repeat earlier data, and some packets follow a
+        // gap.
         let sequence = sequences[side].wrapping_add_signed(match jump {
             0..=0xdf => 0,
             _ => i32::from(*jump as i8) + 16,
@@ -26,9 +24,8 @@ pub(crate) fn flow(bytes: &[u8]) {
     }
     let names = fuzzing::names(&packets, is_dns);
     if is_stream && packets.iter().all(|(turned, ..)| !turned) && is_in_order(&packets) {
-        // A name that is found in the packets must also be found if one packet contains all data of
-        // the flow. The check ignores inputs with too many packets. In addition, the check ignores
-        // inputs whose data is too long to be stored.
+        // A name in the packets must also be found in one packet with all data, unless there are
+        // too many packets or too much data to store.
         let whole: Vec<u8> = packets.iter().flat_map(|(_, _, data)| data.iter().copied()).collect();
         let of_whole = fuzzing::names(&[(false, Some(0), &whole)], is_dns);
         let begins = names.is_some() && packets.len() > 1 && fuzzing::names(&packets[..1], is_dns).is_none();

@@ -1,5 +1,4 @@
-//! Runs each fuzz target once over each input of its corpus, so that errors that the fuzzer found
-//! in the past cannot return.
+//! Runs each fuzz target over its corpus, so that errors found in the past cannot return.
 
 use std::fs;
 use std::panic;
@@ -18,7 +17,7 @@ fn files(archive: &[u8]) -> Vec<(String, &[u8])> {
     let (mut rest, mut found) = (archive, Vec::new());
     while let Some((header, after)) = rest.split_at_checked(BLOCK).filter(|(header, _)| header[0] != 0) {
         let size = usize::from_str_radix(text(&header[124..136]).trim(), 8).unwrap();
-        // In a tar header, the type `0` means a regular file.
+        // The type of a regular file in a tar header.
         if header[156] == b'0' {
             found.push((text(&header[..100]), &after[..size]));
         }
@@ -41,8 +40,7 @@ fn every_input_of_every_corpus() {
     }
 }
 
-/// Each archive of inputs needs a fuzz target. Otherwise the inputs in the archive would never be
-/// tested.
+/// Inputs without a fuzz target would never be tested.
 #[test]
 fn every_corpus_has_a_target() {
     for entry in fs::read_dir(corpora()).unwrap() {

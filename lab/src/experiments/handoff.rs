@@ -1,5 +1,5 @@
-//! Compares handing over lists of packets with handing over single packets. Each case runs with and
-//! without a collector, a CPU that only receives packets.
+//! Compares hand-overs of lists and of single packets, with and without a collector (a CPU that
+//! only receives).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,17 +17,16 @@ use crate::runs::{CpuPair, ReadsHeaders, Times, none_lost, run, run_alone, run_a
 
 const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 
-/// Two estimates in nanoseconds: the time per packet, and the time per list of packets. The
-/// estimates only determine the number of frames in a run.
+/// The estimated time per packet and per list, in nanoseconds, which determines the number of
+/// frames in a run.
 const NANOS: f64 = 60.0;
 const NANOS_A_LIST: f64 = 250.0;
 
-/// The rate in packets per second at which the search for the highest rate begins. Every machine
-/// can forward packets at a higher rate.
+/// Packets per second at which the search begins. Every machine can forward packets at a higher
+/// rate.
 const RATE_MIN: f64 = 250_000.0;
 
-/// The percentage of packets that were lost in the published measurement, without a hand-over to
-/// another CPU. In the published measurement, about 60 % of the sender's packets were forwarded.
+/// The published percentage of lost packets without a hand-over: about 60 % were forwarded.
 const PUBLISHED_LOSS: f64 = 40.0;
 
 const ONE_CPU: &str = "one CPU";
@@ -56,8 +55,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     vec![experiment, at_one_rate(settings)]
 }
 
-/// The experiment as it was published: packets arrive at a rate at which one CPU can forward only
-/// 60 % of them. The experiment determines this packet rate again in each round.
+/// The experiment at the published load, of which one CPU can forward only 60 %. Each round
+/// searches again for the packet rate of the published load.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("handoff-rate", 5, settings);
     let (on, time) = (settings.pair(), settings.measured / 8);
@@ -106,7 +105,6 @@ fn once(on: CpuPair, work: Work, collects: bool, list: usize, frames: u64) -> Re
     Ok(times.of_all(frames)?.measurement())
 }
 
-/// Runs the router. Returns the measured times and the number of forwarded packets.
 fn forward(
     on: CpuPair,
     builder: Builder,

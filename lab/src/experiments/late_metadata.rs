@@ -1,7 +1,6 @@
-//! Compares early metadata, which is made when a page is posted, with late metadata, which is made
-//! when a packet is handled. Two methods to make late metadata are compared: that of the kernel's
-//! `build_skb`, and that of steerage. The cases run on one CPU, as in the published experiment, and
-//! on two CPUs. Further cases copy frames out of the ring's pages.
+//! Compares metadata made when a page is posted (early) with metadata made when a packet is handled
+//! (late, as the kernel's `build_skb` or steerage does). The experiment runs on one CPU, as
+//! published, and on two CPUs. Further cases copy frames out of the ring's pages.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,14 +16,13 @@ use crate::runs::{CpuPair, run, run_alone, run_alone_at_rate};
 
 const FRAME_BYTES: [u32; 5] = [64, 256, 512, 1024, 1514];
 
-/// The published packet rate. The search for the highest packet rate without loss begins at the
-/// published rate.
+/// The published packet rate, at which the search for the highest rate without loss begins.
 const PUBLISHED_RATE: f64 = 1_488_137.0;
 
-/// The published experiment lost this percentage of packets with early metadata.
+/// The published percentage of lost packets with early metadata.
 const MUCH_LOST: f64 = 15.0;
 
-/// An estimate of the time per frame, in nanoseconds.
+/// Estimated nanoseconds per frame.
 const NANOS: f64 = 100.0;
 
 const EARLY: &str = "early";
@@ -69,10 +67,8 @@ fn by_size(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// In this experiment, frames of 64 bytes arrive at a fixed rate. The rate is chosen so that runs
-/// with early metadata (made when a page is posted) lose the same share of frames as in the
-/// published experiment. The rate is determined again in each round, because the speed of a virtual
-/// machine changes.
+/// Frames of 64 bytes arrive at the rate at which early metadata loses the published share of
+/// frames. Each round determines the rate again, because the speed of a virtual machine changes.
 fn loss(settings: &Settings, name: &'static str, cpus: usize) -> Experiment {
     let mut experiment = Experiment::new(name, 5, settings);
     let time = settings.measured / 8;
@@ -110,8 +106,7 @@ struct AtRate {
 impl AtRate {
     fn once(&self, rate: f64) -> Result<Loss, LabError> {
         let frames = frames_in(self.time, rate);
-        // In runs on one CPU, the device delivers many frames at the same time, like a network card
-        // with interrupt moderation.
+        // On one CPU, the device delivers many frames together, as with interrupt moderation.
         let at_once = if self.cpus == 1 { POLL_BUDGET } else { 1 };
         let nic = NicOptions { frame_bytes: 64, frames, metadata: self.metadata, rate: Some(rate as u64), at_once };
         let (input, make) = nic.input();

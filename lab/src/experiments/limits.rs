@@ -1,7 +1,5 @@
-//! Measures the costs of an instance with 1,024 CPUs and 256 queues on this machine. This file
-//! measures the start of the instance, its memory, a snapshot, a load check, an idle CPU, and
-//! waking all CPUs. The instance has virtual CPUs, because only the number of CPUs matters in these
-//! measurements, and not their speed. Another case measures the simulator itself.
+//! Measures an instance with 1,024 virtual CPUs and 256 queues: its start, memory, snapshots, load
+//! checks, idle CPUs and wake-ups. Also measures the speed of the simulator.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,28 +15,23 @@ use crate::measurement::Measurement;
 const CPUS: usize = 1024;
 const QUEUES: usize = 256;
 
-/// The number of CPUs and the number of queues in a smoke test of the experiment.
+/// CPUs and queues in a smoke test.
 const QUICK: (usize, usize) = (16, 4);
 
-/// The memory limit for a large instance. docs/memory.md states the same number as the default
-/// memory limit.
+/// The memory limit of an instance, which docs/memory.md states as the default.
 const MEMORY_MAX: usize = 2 << 30;
 
-/// The measurement has two parts, each with this number of rounds (passes of a CPU). In the first
-/// part, each queue hands over five packets to each of 1,024 CPUs, so that nearly all rings are
-/// used. In the second part, the rounds of an idle CPU are measured. The second part of the
-/// measurement is shorter than 1,024 rounds, because a CPU may ignore a ring after 1,024 empty
-/// rounds.
+/// The number of rounds in which each queue hands over five packets to each of 1,024 CPUs.
+/// `IDLE_ROUNDS` is smaller than 1,024, because a CPU may ignore a ring after 1,024 empty rounds.
 const ROUNDS_OF_QUEUES: usize = 80;
 const IDLE_ROUNDS: u32 = 500;
 
-/// The simulator's case: the number of packets, the number of simulated CPUs, and the work per
-/// packet in nanoseconds.
+/// The simulator's case: packets, simulated CPUs, and nanoseconds of work per packet.
 const SIMULATED: f64 = 1e6;
 const SIMULATED_CPUS: usize = 64;
 const SIMULATED_WORK: f64 = 1000.0;
 
-/// The maximum time in which all CPUs must apply a change of the mask.
+/// The maximum time until all CPUs have applied a new mask.
 const FOLLOW_MAX: Duration = Duration::from_secs(60);
 
 struct Nothing;
@@ -65,7 +58,6 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// Builds an instance and takes snapshots of it.
 fn start(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
     let began = Instant::now();
     let instance = build(cpus, queues)?;
@@ -81,14 +73,13 @@ fn start(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
         .and("memory_mib", snapshot.memory.bytes() as f64 / f64::from(1 << 20)))
 }
 
-/// Runs a thread for each CPU. Changes the mask, waits until all CPUs have applied the new mask,
-/// and finally wakes all CPUs to end the run.
+/// Changes the mask, waits until all CPUs have applied it, and wakes all CPUs to end the run.
 fn follow(cpus: usize) -> Result<Measurement, LabError> {
     let began = Instant::now();
     let running = build(cpus, 1)?.start()?;
     let started = millis(began);
     let handle = running.handle();
-    // During this sleep, the CPUs of the instance become idle and fall asleep.
+    // The CPUs fall asleep in this time.
     thread::sleep(Duration::from_millis(200));
     let half: CpuMask = (0..cpus as u16 / 2).map(CpuId).collect();
     let began = Instant::now();
@@ -103,8 +94,8 @@ fn follow(cpus: usize) -> Result<Measurement, LabError> {
     Ok(Measurement::of("start_ms", started).and("follow_ms", followed).and("stop_ms", millis(began)))
 }
 
-/// Measures the time of a round (one pass of a CPU), and of the check before a sleep. The rings of
-/// the measured CPU were all used before, and are now empty.
+/// Measures a round of an idle CPU, and its check before a sleep. The rings were used before, and
+/// are empty.
 fn idle(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
     let input = Arrivals { per_second: 1e10, ..arrivals(queues) }.open(1.0).0;
     let owners: Vec<CpuId> = (0..queues as u16).map(CpuId).collect();
@@ -125,7 +116,6 @@ fn idle(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
     Ok(Measurement::of("idle_round_ns", round.as_nanos() as f64).and("sleep_ns", arm.as_nanos() as f64))
 }
 
-/// Simulates a million packets on 64 CPUs.
 fn simulate(settings: &Settings) -> Result<Measurement, LabError> {
     let per_second = 0.7 * SIMULATED_CPUS as f64 / SIMULATED_WORK * 1e9;
     let packets = if settings.ends_only { SIMULATED / 1e3 } else { SIMULATED };
@@ -147,8 +137,7 @@ fn simulate(settings: &Settings) -> Result<Measurement, LabError> {
     Ok(Measurement::of("simulated_s", began.elapsed().as_secs_f64()))
 }
 
-/// Measures the longest and the median time of a load check while the policy `balance` spreads
-/// packets over all CPUs.
+/// Measures the longest and the median load check of `balance` on all CPUs.
 fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measurement, LabError> {
     let machine = steerage_sim::Machine::of_one_cache(cpus);
     let run = ScaleRun {
@@ -158,7 +147,7 @@ fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measur
         receivers: cpus,
         arrivals: Arrivals { per_second: 0.7 * cpus as f64 * 1e4, ..arrivals(queues) },
         steering: Steering::Balance,
-        // The work on each packet takes 100 us, so that a run of half a second has few packets.
+        // The work per packet is so long that a run of half a second has few packets.
         work: Work::Fixed(1e5),
         warm_up: settings.measured / 5,
         measured: settings.measured / 5,

@@ -1,5 +1,4 @@
-//! Measures the cost of metering the flows of a capture file. Compares the cost of metering with
-//! that of only counting packets, and with that of a plain loop.
+//! The cost of metering the flows of a capture file, of only counting packets, and of a plain loop.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -17,16 +16,16 @@ use crate::runs::none_lost;
 
 const FLOWS: [u32; 2] = [1024, 65_536];
 
-/// The names of the experiments, and the lengths of their packets. Short packets show the cost per
-/// packet. Packets with the lengths of real traffic also show the cost per byte.
+/// Short packets show the cost per packet, and packets with the lengths of real traffic also show
+/// the cost per byte.
 const LENGTHS: [(&str, Lengths); 3] =
     [("meter", Lengths::All(FRAME_BYTES)), ("meter-800", Lengths::All(800)), ("meter-mix", Lengths::Mixed)];
 
-/// An estimate of the time per packet, in nanoseconds.
+/// Estimated nanoseconds per packet.
 const NANOS: f64 = 100.0;
 
-/// The maximum size of the capture file. The capture file is larger than most CPU caches, but small
-/// enough for a temporary directory in memory.
+/// The maximum size of the capture file: larger than most CPU caches, but small enough for a
+/// temporary directory in memory.
 const FILE_BYTES_MAX: usize = 400 << 20;
 
 const ONE: &str = "steerage, 1 CPU";
@@ -107,8 +106,8 @@ fn each_is_one(seen: u64, expected: u64) -> Result<(), LabError> {
 }
 
 fn metered(traffic: &Traffic, cpus: &[usize], balances: bool) -> Result<Measurement, LabError> {
-    // While the capture is read, packet times advance faster than a real clock. Therefore the
-    // meter's active timeout is set so long that no flow is cut into several records.
+    // Packet times advance faster than a real clock, so a shorter timeout would cut flows into
+    // several records.
     let metering = Metering::new(MeterOptions { active: Duration::MAX, ..MeterOptions::default() }, None);
     let (measured, outcome) = read(traffic, cpus, balances, move || metering.meter())?;
     let (metered, _) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 1);
@@ -116,8 +115,7 @@ fn metered(traffic: &Traffic, cpus: &[usize], balances: bool) -> Result<Measurem
     Ok(measured)
 }
 
-/// Reads the capture file once. The measured time includes the start and the end of the instance,
-/// as in a user's run.
+/// The measured time includes the start and the end of the instance, as in a user's run.
 fn read<H: Handler>(
     traffic: &Traffic,
     cpus: &[usize],

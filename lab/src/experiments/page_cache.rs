@@ -1,5 +1,4 @@
-//! Measures the cost of sending a page of a queue to a worker CPU and back to the queue. The cases
-//! are: without a local page cache, and with caches of several sizes.
+//! Measures the cost of sending a page to a worker CPU and back, by size of the local page cache.
 
 mod path;
 
@@ -19,26 +18,23 @@ use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
 
-/// The number of polls (each sends a batch of pages) that a queue has in flight at the same time.
-/// When this number of batches is in flight, the queue's worker returns the pages of the oldest
-/// batch.
+/// The number of polls (batches of pages) that a queue has in flight before pages return.
 const POLLS_UNDER_WAY: usize = 8;
 
-/// The number of polls (batches of packets) in a burst. The packets of a burst fit into a backlog
-/// of default size.
+/// The number of polls in a burst of pages, which fits into a backlog of default size.
 const POLLS_OF_BURST: usize = 15;
 
 const FRAME_BYTES: usize = 1500;
 
-/// The number of queues of each sending machine in the published measurement.
+/// The number of queues of a sending machine in the published measurement.
 const PUBLISHED_QUEUES: usize = 32;
 
 const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
-/// Estimates of the time per page in nanoseconds. The first estimate is for a page without a frame,
-/// and the second for a page with a frame.
+/// Estimated nanoseconds per page without a frame. `FRAME_NANOS`: nanoseconds per page with a
+/// frame.
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
@@ -76,10 +72,9 @@ fn whole_path(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// The experiment as it was published, at one packet rate. The experiment first runs without the
-/// page cache, and determines the packet rate at which the CPUs are busy all the time. Then the
-/// experiment runs with the page cache at the same packet rate, and measures how busy the CPUs are.
-/// The packet rate is determined again in each round of the measurement.
+/// The experiment at one packet rate, as published: the CPUs are always busy at this rate without
+/// the page cache. A run with the page cache at the same rate measures how busy the CPUs are. Each
+/// round determines the packet rate again.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("page-cache-rate", 5, settings);
     let times = (settings.warm_up / 4, settings.measured);
@@ -160,14 +155,11 @@ fn add(experiment: &mut Experiment, settings: &Settings, name: &str, shape: Shap
     experiment.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
 }
 
-/// The time at which the pages of a queue return to the queue: after each poll, steadily, or in
-/// bursts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ComesHome {
-    /// All pages that a poll sent return before the next poll.
+    /// The pages of a poll return before the next poll.
     Inline,
-    /// Whenever a poll sends pages, the pages of an earlier poll return, so that
-    /// [`POLLS_UNDER_WAY`] polls are in flight.
+    /// Each poll returns the pages that were sent [`POLLS_UNDER_WAY`] polls earlier.
     Steadily,
     /// The pages of many polls return together.
     InBursts,
@@ -177,8 +169,7 @@ enum ComesHome {
 struct Shape {
     queues: usize,
     cache_pages: usize,
-    /// The length of the frame in each page. If the length is 0, no CPU reads or writes the bytes
-    /// of the page.
+    /// If 0, no CPU reads or writes the bytes of a page.
     frame_bytes: usize,
     comes_home: ComesHome,
 }
@@ -188,9 +179,8 @@ impl Shape {
         Self { queues: queues as usize, cache_pages, frame_bytes: 0, comes_home: ComesHome::Steadily }
     }
 
-    /// Returns the number of CPUs for the queues: at most one CPU for each queue, and at most all
-    /// existing CPUs. Several queues need at least two CPUs, so that they contend for the page
-    /// pool.
+    /// Returns the number of CPUs. Several queues need at least two CPUs, so that the queues
+    /// contend for the page pool.
     fn cpus(&self, there_are: usize) -> usize {
         self.queues.min(there_are.max(2))
     }
@@ -212,7 +202,7 @@ impl Shape {
 
     fn give_back(&self, (_, consumer): &mut Queue) {
         if self.frame_bytes == 0 {
-            // Like a mempool of DPDK, `take_cached` does not prefetch the bytes of the pages.
+            // Like a mempool of DPDK, `take_cached` does not prefetch the bytes.
             consumer.take_cached(POLL_BUDGET);
         } else {
             consumer.take(POLL_BUDGET);
@@ -221,7 +211,6 @@ impl Shape {
         consumer.finish();
     }
 
-    /// Sends the next pages of a queue. Returns the number of pages that were sent.
     fn turn(&self, queue: &mut Queue) -> usize {
         let polls = match self.comes_home {
             ComesHome::Inline | ComesHome::Steadily => 1,
@@ -303,13 +292,11 @@ fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Re
     let (ready, is_ready) = mpsc::channel();
     thread::scope(|scope| {
         let worker = scope.spawn(move || {
-            // The worker thread must be pinned to its CPU before any page is sent to it. If pinning
-            // failed later, no thread would return pages.
+            // If pinning failed after pages were sent, no thread would return them.
             pin(on.work)?;
             let _ = ready.send(());
-            // The consumer end of the ring is moved to the stack of the worker thread. On the stack
-            // of the sending thread, the consumer end would share cache lines with data that the
-            // sending thread writes.
+            // The consumer end moves to the worker's stack. On the sender's stack, the consumer end
+            // would share cache lines with data that the sender writes.
             Ok(give_back(consumer, pages))
         });
         if is_ready.recv().is_err() {
@@ -348,8 +335,8 @@ fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
 mod tests {
     use super::*;
 
-    /// The number of pages in a run. The number of pages is so large that the first use of the
-    /// pages takes only a small part of the time.
+    /// The number of pages is so large that the first use of a page takes only a small part of the
+    /// time.
     const PAGES: usize = 50_000;
 
     fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {
@@ -364,8 +351,7 @@ mod tests {
             assert!(on.values["cached_percent"] > 95.0, "{comes_home:?}: {on:?}");
             assert_eq!(off.values["cached_percent"], 0.0, "{comes_home:?}: {off:?}");
             for measured in [on, off] {
-                // The CPU time of a thread should not exceed the real time for which it ran, but
-                // the two clocks may differ a little.
+                // The two clocks may differ a little.
                 assert!((0.0..=2.02).contains(&measured.values["cpus"]), "{measured:?}");
                 assert!(measured.values["cpu_ns"] > 0.0 && measured.values["page_ns"] > 0.0, "{measured:?}");
             }
@@ -376,7 +362,7 @@ mod tests {
     fn a_larger_cache_takes_more_of_a_burst() {
         let part = |pages| contended(pages, ComesHome::InBursts).values["cached_percent"];
         let parts = CACHE_SIZES.map(part);
-        // The larger page caches have space for all pages of a burst.
+        // The larger caches have space for a whole burst.
         assert!(parts[..4].is_sorted_by(|a, b| a < b) && parts[3..].iter().all(|part| *part > 95.0), "{parts:?}");
     }
 

@@ -1,6 +1,5 @@
-//! Measures the cost of a packet on the receiving CPU and on the worker (the CPU that handles the
-//! packet). The cases differ in the source of the hash, the number of targets (rings to other
-//! CPUs), and the kind of traffic.
+//! The cost of a packet on the receiving CPU and on the worker, by the source of the hash, the
+//! number of targets (rings to other CPUs), and the kind of traffic.
 
 use steerage::{
     Builder,
@@ -12,7 +11,7 @@ use crate::experiment::{Experiment, Settings};
 use crate::frames::{FLOWS, FrameOptions, Mix};
 use crate::runs::{ReadsHeaders, run, run_alone, run_bare};
 
-/// An estimate of the time per packet, in nanoseconds.
+/// Estimated nanoseconds per packet.
 const NANOS: f64 = 40.0;
 
 struct Case {
@@ -30,8 +29,7 @@ fn cases(frames: u64) -> Vec<Case> {
     vec![
         case("device hash, 1 target", device, 1),
         case("no hash needed, 1 target", ours, 1),
-        // Cases about hashes need two targets (two rings to choose from). With one target (ring to
-        // another CPU), the receive path does not have to choose a CPU, and computes no hash.
+        // With one target, the receive path need not choose a CPU, and computes no hash.
         case("device hash, 2 targets", device, 2),
         case("device hash, 16 targets", device, 16),
         case("our hash, 2 targets", ours, 2),
@@ -58,8 +56,7 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     for (name, prefetches) in [("bare loop with prefetch", true), ("bare loop", false)] {
         experiment.case(name, None, 2, move || Ok(run_bare(on, device, prefetches)?.measurement()));
     }
-    // The case "one CPU does all" is compared with cases on two CPUs. Therefore the case "one CPU
-    // does all" also requires that there are two CPUs.
+    // This case needs two CPUs, because it is compared with cases on two CPUs.
     experiment.case("one CPU does all", None, 2, move || {
         let (times, _) = run_alone(on.receive, Builder::new(), device.input(), frames, ReadsHeaders::default)?;
         Ok(times.measurement())

@@ -1,5 +1,4 @@
-//! Measures throughput with and without steering. The runs differ in the work per packet and in the
-//! number of CPUs. Also measures the effect of steering on the delay of packets.
+//! Throughput and packet delay with and without steering, by work per packet and number of CPUs.
 
 mod tun;
 
@@ -16,27 +15,25 @@ use crate::histogram::Histogram;
 use crate::load::{Paced, SpinHandler, spin_rounds};
 use crate::measurement::Measurement;
 
-/// The work per packet, in nanoseconds.
+/// The work of the handler, in nanoseconds per packet.
 const COSTS: [u32; 8] = [0, 20, 50, 100, 200, 500, 1000, 2000];
 
 const DELAY_COST: Duration = Duration::from_nanos(500);
 
-/// The work per packet in the experiment that measures how much faster more CPUs are. A small
-/// server program needs about this amount of work per packet.
+/// The work per packet, about that of a small server program.
 const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
-/// The rates at which packets arrive, in percent of the highest rate that one CPU can handle.
+/// Packet rates in percent of the highest rate that one CPU can handle.
 const LOADS: [u32; 4] = [1, 10, 50, 150];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// The receiving CPU handles all packets.
     Inline,
     /// The receiving CPU only collects packets, and one other CPU handles them.
     Worker,
-    /// All CPUs handle packets. The hash of a packet selects the packet's CPU.
+    /// The hash of a packet selects one of all CPUs.
     Hash,
-    /// The `balance` policy decides which CPUs handle packets, based on load.
+    /// The `balance` policy chooses CPUs by load.
     Balance,
 }
 
@@ -49,7 +46,7 @@ const HASH: &str = "hash";
 struct Run {
     way: Way,
     cpus: Vec<usize>,
-    /// The number of queues. Each queue has its own receiving CPU.
+    /// The number of queues, each of which has its own receiving CPU.
     queues: usize,
     warm_up: Duration,
     measured: Duration,
@@ -57,9 +54,9 @@ struct Run {
 
 struct Measured {
     per_second: f64,
-    /// The busy time per packet in nanoseconds, summed over all CPUs.
+    /// The busy time of all CPUs per packet, in nanoseconds.
     busy: f64,
-    /// The number of CPUs in use: the CPU time of all CPUs, in seconds per second of the run.
+    /// The CPU time of all CPUs, in seconds per second of the run.
     cpus: f64,
     delays: Histogram,
 }
@@ -75,13 +72,11 @@ impl Run {
         self.warm_up + self.measured
     }
 
-    /// Handles packets that arrive at the rate `per_second`, with the given work for each packet.
-    /// If the rate is `None`, packets arrive as fast as the receive path accepts them.
+    /// Without a rate, packets arrive as fast as the receive path accepts them.
     fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, LabError> {
         self.measure(Paced::input_of_queues(per_second, self.queues), work, per_second.is_some())
     }
 
-    /// Handles the packets of `input`, with the given work for each packet.
     fn measure(&self, input: Input, work: Duration, records_delays: bool) -> Result<Measured, LabError> {
         let cpus: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
         let rx: Vec<CpuId> = self.cpus[..self.queues].iter().map(|cpu| CpuId(*cpu as u16)).collect();
@@ -170,14 +165,14 @@ fn by_cpus(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// Returns the number of queues: a quarter of the CPUs, as in the published measurement with 4
-/// queues and 16 CPUs. If there are fewer than 8 CPUs, returns 1 queue.
+/// Returns a quarter of the number of CPUs, as in the published measurement with 4 queues and 16
+/// CPUs.
 fn fewer_queues(cpus: usize) -> usize {
     (cpus / 4).max(1)
 }
 
-/// Returns runs for a comparison: more queues without steering, and fewer queues with steering.
-/// Also returns the number of CPUs of each run.
+/// Returns runs with more queues and no steering, and runs with fewer queues and steering, with the
+/// number of CPUs of each.
 fn runs_by_queues(settings: &Settings) -> impl Iterator<Item = (&'static str, usize, Run)> + '_ {
     let all = settings.cpus.len();
     let fewer = fewer_queues(all);
@@ -229,8 +224,7 @@ pub(super) fn delay(settings: &Settings) -> Vec<Experiment> {
             [(INLINE, Way::Inline, 1), (WORKER, Way::Worker, 2), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)];
         for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
-            // On one CPU, a packet takes hardly longer than its work, because the overhead of the
-            // receive path is small.
+            // On one CPU, the overhead of the receive path is small compared with this work.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
             experiment.takes(run.takes());
             experiment.case(name, Some(f64::from(load)), cpus, move || {

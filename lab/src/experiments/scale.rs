@@ -13,78 +13,67 @@ use crate::measurement::Measurement;
 
 const CPUS: [usize; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// The numbers of CPUs in the experiments with non-uniform kinds of traffic. These experiments take
-/// longer.
+/// The numbers of CPUs with non-uniform traffic, which takes longer to simulate.
 const CPUS_OF_TRAFFIC: [usize; 4] = [4, 16, 64, 256];
 
 const QUEUES: [usize; 5] = [1, 4, 16, 64, 256];
 
-/// The number of CPUs in the experiment with different numbers of queues. In most runs with
-/// different numbers of queues, the CPUs that receive are overloaded. With more CPUs, a run with
-/// overloaded receiving CPUs would take many minutes to simulate.
+/// With more CPUs, runs with overloaded receiving CPUs would take many minutes to simulate.
 const CPUS_OF_QUEUES: usize = 256;
 
-/// The amounts of work per packet, in nanoseconds.
+/// In nanoseconds per packet.
 const WORKS: [f64; 7] = [100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0];
 
-/// The work per packet, in nanoseconds, in experiments that do not vary this work.
+/// In nanoseconds per packet.
 const WORK: f64 = 1000.0;
 
-/// The load of a run. The packet rate is chosen so that the work on the packets alone takes this
-/// share of the time of all CPUs. If a hash spreads 65,536 flows over 1,024 CPUs, the busiest CPU
-/// gets 1.4 times the mean load. If a hash spreads the flows and the mean load is 0.7, the busiest
-/// CPU has nearly no time left (1.4 times 0.7).
+/// The mean load: the work's share of all CPUs' time. If a hash spreads 65,536 flows over 1,024
+/// CPUs, the busiest CPU gets 1.4 times the mean load, so a mean load of 0.7 nearly fills this CPU.
 const LOAD: f64 = 0.7;
 
 const FLOWS: usize = 65_536;
 
-/// The number of packets in a run whose policy uses fixed CPUs (not `balance`). The first half of
-/// the run is a warm-up, in which the rings of overloaded queues fill.
+/// The number of packets per CPU in a run without `balance`. The first half of the run is the
+/// warm-up, in which the rings of overloaded queues fill.
 const PACKETS_PER_CPU: f64 = 800.0;
 const PACKETS_MIN: f64 = 40_000.0;
 
 /// In a smoke test, the length of a run is divided by this number.
 const QUICK: u32 = 20;
 
-/// The work per packet in a run with the policy `balance`, in nanoseconds. The constant is already
-/// multiplied by [`ScaleRun::stretch`]. With this work of 20,000 ns per packet, a full batch takes
-/// 1.3 ms. A CPU handles a full backlog in less than 20 ms, which is the time limit of a bucket's
-/// move. (With work of 40,000 ns per packet and more than 256 CPUs, the policy observes too few
-/// packets, and packets wait five times as long.)
+/// The work per packet in a run with `balance`, in nanoseconds, already multiplied by
+/// [`ScaleRun::stretch`]. With this work, a full batch takes 1.3 ms. A CPU handles a full backlog
+/// in less than 20 ms, the time limit of a bucket's move. (With 40,000 ns of work and more than 256
+/// CPUs, the policy observes too few packets, and packets wait five times as long.)
 const STRETCHED_WORK: f64 = 20_000.0;
 const STRETCHED_BACKLOG: usize = 500;
 
-/// The warm-up, the time in which `balance` chooses its CPUs. The constants [`LEARNS`],
-/// [`LEARNS_OF_MANY`] and [`MEASURES`] are not multiplied by [`ScaleRun::stretch`], because they
-/// depend on times of the library.
+/// The warm-up of `balance`. [`LEARNS`], [`LEARNS_OF_MANY`] and [`MEASURES`] depend on times of the
+/// library, so [`ScaleRun::stretch`] does not apply to them.
 const LEARNS: Duration = Duration::from_millis(800);
-/// The warm-up if more than a few CPUs per queue have to join, or if many CPUs in total have to
-/// join. This warm-up is longer because the policy `balance` adds CPUs step by step, and a step
-/// takes longer if more buckets (groups of flows) move.
+/// The warm-up if many CPUs join: `balance` adds CPUs in steps, which take longer with more
+/// buckets.
 const LEARNS_OF_MANY: Duration = Duration::from_millis(2000);
 const MANY: usize = 256;
 const MEASURES: Duration = Duration::from_millis(100);
 
 const BACKLOG: usize = 1000;
 
-/// How long the simulator takes in real time, in nanoseconds: to simulate a packet, to build a
-/// ring, and to hand over a packet to another CPU. These durations are only used to estimate the
-/// remaining time of the program.
+/// The real time that the simulator takes for a packet, for a ring and for a hand-over, in
+/// nanoseconds. These times are used only to estimate the remaining time.
 const PACKET_TAKES: f64 = 1500.0;
 const RING_TAKES: f64 = 2000.0;
 const HANDS_OVER: f64 = 20.0;
 
-/// The number of CPUs divided by the number of queues. A quarter of the CPUs receive packets, as in
-/// Herbert's measurement with 4 queues and 16 CPUs.
+/// A quarter of the CPUs receive, as in Herbert's measurement with 4 queues and 16 CPUs.
 const CPUS_PER_QUEUE: usize = 4;
 
-/// The largest number of queues that the experiments use.
 const QUEUES_MAX: usize = 256;
 
 const WAYS: [(&str, Steering); 3] =
     [("none", Steering::None), ("hash", Steering::Hash), ("balance", Steering::Balance)];
 
-/// The share of a queue's packets that belong to the largest flow of the queue.
+/// The largest flow's share of a queue's packets.
 const ELEPHANT: f64 = 0.05;
 
 #[derive(Clone, Copy)]
@@ -111,7 +100,7 @@ impl Point {
         let short = short(settings);
         let time = Duration::from_secs_f64(packets / per_second) / short;
         let learns = if queues < quarter(cpus) || cpus > MANY { LEARNS_OF_MANY } else { LEARNS };
-        // At the start, all CPUs sleep, and the receiving CPUs wake the other CPUs.
+        // At the start, all CPUs sleep, and the receiving CPUs wake the others.
         let wakes = Duration::from_nanos((2.0 * settings.simulation.profile.wake) as u64) * (cpus / queues) as u32;
         let (warm_up, measured) = match is_learned {
             true => ((learns / short).div_f64(stretch), (MEASURES / short).div_f64(stretch)),
@@ -140,7 +129,6 @@ impl Point {
     }
 }
 
-/// Returns the divisor for the length of a run.
 fn short(settings: &Settings) -> u32 {
     if settings.ends_only { QUICK } else { 1 }
 }
@@ -155,8 +143,7 @@ fn measure(run: &ScaleRun) -> Result<Measurement, LabError> {
     let Scaled { per_second, lost, busiest, cpus, memory, reordered, control_per_second, .. } = scaled;
     Ok(Measurement::of("mpps", per_second / 1e6)
         .and("lost_percent", 100.0 * lost)
-        // The busy share of a CPU is limited to 100 %, because the load meter counts the whole time
-        // of a batch when the batch begins.
+        // The load meter counts the whole time of a batch when the batch begins.
         .and("busiest_percent", (100.0 * busiest).min(100.0))
         .and("cpus", cpus)
         .and("p50_us", micros(500))
@@ -172,12 +159,9 @@ fn experiment(name: &'static str, settings: &Settings) -> Experiment {
     experiment
 }
 
-/// A run and its measurement. If several experiments contain the same run, the run is measured once
-/// for all of them.
+/// Several experiments can share a run and its measurement.
 type Known = (ScaleRun, Arc<Mutex<Option<Measurement>>>);
 
-/// Plans the runs of all experiments. If several experiments contain the same run, this run is made
-/// only once.
 struct Planner<'a> {
     settings: &'a Settings,
     known: Vec<Known>,
@@ -261,8 +245,7 @@ impl Planner<'_> {
     }
 }
 
-/// Estimates how long a run takes on the machine that simulates it. Frames that are lost because
-/// their queue is full take almost no time to simulate.
+/// Frames that a full queue loses take almost no time to simulate.
 fn estimate(run: &ScaleRun) -> Duration {
     let (Work::Fixed(work) | Work::Exponential(work)) = run.work;
     let of_a_queue = if run.steering == Steering::None { work } else { HANDS_OVER };
@@ -280,8 +263,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
 mod tests {
     use super::*;
 
-    /// Three kinds of runs belong to two experiments each: runs with 256 CPUs and 64 queues, runs
-    /// with 256 CPUs and 1 queue, and runs with 64 CPUs and 1,000 ns of work.
+    /// Three runs are part of two experiments each: 256 CPUs and 64 queues, 256 CPUs and 1 queue,
+    /// 64 CPUs and 1,000 ns.
     #[test]
     fn equal_runs_run_once() {
         let planned = plan(&Settings::new(vec![0]));

@@ -8,41 +8,34 @@ use ipnet::Ipv4Net;
 
 use steerage_router::addresses::{Mac, broadcast_of, is_of_a_host};
 
-/// The maximum number of addresses of a responder. An interface of the library smoltcp has the same
-/// limit.
+/// The maximum number of addresses: the limit of smoltcp's interface.
 pub const ADDRESSES_MAX: usize = 8;
 
 /// The port of the echo service: RFC 862.
 pub use steerage::flow::wire::port::ECHO as ECHO_PORT;
 
-/// The default limit for the number of connections: a quarter of the 65,536 ports that a peer has.
-/// With buffers of default size, 16,384 connections take up to 288 MiB.
+/// The default limit of connections: a quarter of a peer's 65,536 ports. With default buffers,
+/// 16,384 connections take up to 288 MiB.
 pub const CONNECTIONS_DEFAULT: usize = 16_384;
 
-/// One peer may have a quarter (1 / `PEER_PART`) of all connections, unless
-/// [`Config::per_peer_max`] sets another limit. With a limit of a quarter, at least four peers are
-/// needed to use up all connections. A single load generator can still have thousands of
-/// connections.
+/// By default, one peer may have 1 / `PEER_PART` of all connections. Four peers are needed to use
+/// up all connections, and one load generator can still have thousands.
 const PEER_PART: usize = 4;
 
-/// The default time after which a connection is reset if its peer sends nothing. Until it is reset,
-/// an idle connection takes memory, but hardly any CPU time.
+/// The default time without data from the peer after which a connection is reset.
 pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The default size of a connection's buffer in each direction: five Ethernet segments. With a
-/// buffer of five segments, the transfer does not stall if the peer acknowledges only every second
-/// segment.
+/// The default buffer size in each direction: five Ethernet segments. With five segments, a
+/// transfer does not stall if the peer acknowledges only every second segment.
 pub const BUFFER_DEFAULT: usize = 8 * 1024;
 
-/// The maximum memory of a connection without its two buffers. This memory contains the socket of
-/// the connection, and its entries in tables and timers.
+/// A connection's maximum memory without buffers: the socket, and entries in tables and timers.
 pub(super) const CONNECTION_OVERHEAD_BYTES: usize = 2048;
 
-/// The minimum buffer size of a connection: two segments.
+/// The minimum buffer size: two segments.
 pub const BUFFER_MIN: usize = 3 * 1024;
 
-/// The maximum buffer size. TCP windows are not scaled, because a SYN cookie has no space for the
-/// scale factor.
+/// The maximum buffer size. A SYN cookie has no space for the scale factor of TCP windows.
 pub const BUFFER_MAX: usize = u16::MAX as usize;
 
 /// The minimum MTU: RFC 8200, 5.
@@ -51,14 +44,14 @@ const MTU_MIN: usize = 1280;
 /// The service at a TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// The echo service, which sends all received bytes back.
+    /// Sends all received bytes back.
     Echo,
-    /// For every `request` bytes that the service receives, it sends `response` bytes, as in
-    /// netperf's TCP_RR. The bytes of a response repeat the values 0 to 250.
+    /// Sends `response` bytes for every `request` received bytes, like netperf's TCP_RR. The sent
+    /// bytes have the values 0 to 250, repeated.
     RequestResponse {
-        /// The number of bytes of a request, at least 1.
+        /// The length of a request in bytes, at least 1.
         request: usize,
-        /// The number of bytes of a response, which may be 0.
+        /// The length of a response in bytes, which may be 0.
         response: usize,
     },
 }
@@ -66,13 +59,12 @@ pub enum Service {
 /// The configuration of a responder.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The addresses of the responder. No other host may have the responder's addresses.
+    /// The host's addresses. No other host may have one of them.
     pub(super) addresses: Vec<IpAddr>,
-    /// The broadcast addresses of the link's networks.
     pub(super) broadcasts: Vec<Ipv4Addr>,
     pub(super) mac: Mac,
     pub(super) mtu: usize,
-    /// Ports of the echo service, for TCP and UDP.
+    /// The ports of the echo service, for TCP and UDP.
     pub(super) echo: Vec<u16>,
     pub(super) services: Vec<(u16, Service)>,
     pub(super) connections_max: usize,
@@ -82,7 +74,7 @@ pub struct Config {
     pub(super) verifies: bool,
 }
 
-/// The error for an invalid configuration. The message of the error is one line of text.
+/// An invalid configuration. The message is one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 
@@ -95,14 +87,13 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Makes the configuration of a responder for `addresses` with the link address `mac`, on a
-    /// link that carries IP packets of up to `mtu` bytes. The responder serves echo at port
-    /// [`ECHO_PORT`] unless [`echo`](Self::echo) sets other ports.
+    /// Makes the configuration of a responder with the link address `mac`, on a link that carries
+    /// IP packets of up to `mtu` bytes. The echo service has the port [`ECHO_PORT`] by default.
     ///
     /// # Errors
-    /// Returns an error if `addresses` is empty or has more than [`ADDRESSES_MAX`] entries. The
-    /// same applies if an address occurs twice, or cannot belong to a host. Also returns an error
-    /// if `mac` is a group address, or if IPv6 does not allow the MTU.
+    /// Returns an error if `addresses` is empty or has more than [`ADDRESSES_MAX`] entries, if an
+    /// address occurs twice or cannot belong to a host, if `mac` is a group address, or if IPv6
+    /// does not allow the MTU.
     pub fn new(addresses: Vec<IpAddr>, mac: Mac, mtu: usize) -> Result<Self, ConfigError> {
         let wrong = |what: String| Err(ConfigError(what));
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
@@ -127,8 +118,8 @@ impl Config {
             addresses,
             broadcasts: Vec::new(),
             mac,
-            // The MTU is limited for two reasons: the length of a TCP segment has 16 bits, and no
-            // network uses frames that are larger than jumbo frames.
+            // No network has a larger MTU than that of jumbo frames, and a TCP segment's length
+            // must fit into 16 bits.
             mtu: mtu.min(9216),
             echo,
             services,
@@ -140,9 +131,8 @@ impl Config {
         })
     }
 
-    /// Sets the networks of the link. The responder does not reply to packets from the broadcast
-    /// addresses of the link's networks. No host has a broadcast address as its own address (RFC
-    /// 1122, 3.2.1.3). The network would deliver a reply to a broadcast address to all hosts.
+    /// Sets the networks of the link. Packets from broadcast addresses get no reply: no host has
+    /// such an address (RFC 1122, 3.2.1.3), and the reply would reach all hosts.
     #[must_use]
     pub fn networks(mut self, networks: &[Ipv4Net]) -> Self {
         self.broadcasts.extend(networks.iter().filter_map(|network| broadcast_of(*network)));
@@ -161,8 +151,7 @@ impl Config {
     /// Replies to requests of `request` bytes with responses of `response` bytes at `port`.
     ///
     /// # Errors
-    /// Returns an error if a request has no bytes, if the port is 0, or if the port already has a
-    /// service.
+    /// Returns an error if a request has no bytes, or if the port is 0 or already has a service.
     pub fn request_response(mut self, port: u16, request: usize, response: usize) -> Result<Self, ConfigError> {
         if port == 0 || request == 0 {
             return Err(ConfigError("a port and a request are 1 at least".to_owned()));
@@ -174,40 +163,37 @@ impl Config {
         Ok(self)
     }
 
-    /// Limits the number of simultaneous connections on all CPUs together. Further connections are
-    /// reset.
+    /// Limits the connections of all CPUs together. A connection above the limit is reset.
     #[must_use]
     pub fn connections_max(mut self, most: usize) -> Self {
         self.connections_max = most.max(1);
         self
     }
 
-    /// Limits the number of connections of one peer: an IPv4 address, or a /64 prefix of IPv6. If a
-    /// peer exceeds the limit, further connections of this peer are reset. By default, a peer may
-    /// have a quarter of all connections.
+    /// Limits the connections of one peer (an IPv4 address, or a /64 prefix of IPv6). A connection
+    /// above the limit is reset. By default, a peer may have a quarter of all connections.
     #[must_use]
     pub fn per_peer_max(mut self, most: usize) -> Self {
         self.per_peer_max = Some(most.max(1));
         self
     }
 
-    /// Sets the time after which a connection is reset if its peer sends nothing.
+    /// Sets the time without packets from the peer after which a connection is reset.
     #[must_use]
     pub fn idle(mut self, time: Duration) -> Self {
         self.idle = time;
         self
     }
 
-    /// Sets the size of each connection's buffer in each direction, in bytes: [`BUFFER_MIN`] to
-    /// [`BUFFER_MAX`].
+    /// Sets the buffer size in each direction, in bytes: [`BUFFER_MIN`] to [`BUFFER_MAX`].
     #[must_use]
     pub fn buffer(mut self, bytes: usize) -> Self {
         self.buffer = bytes.clamp(BUFFER_MIN, BUFFER_MAX);
         self
     }
 
-    /// Sets whether received checksums are verified. Disable the verification only if you know that
-    /// the sender omits checksums, as the other end of a veth does.
+    /// Sets whether the checksums of received packets are verified. Packets from the other end of a
+    /// veth have no checksums.
     #[must_use]
     pub fn verifies(mut self, yes: bool) -> Self {
         self.verifies = yes;

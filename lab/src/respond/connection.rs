@@ -1,4 +1,4 @@
-//! A TCP connection: a socket of the library smoltcp, and the service that uses the socket.
+//! A TCP connection: smoltcp's socket, and the service that uses it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,8 +18,7 @@ use super::peers::{Connections, Peer};
 use super::stack::Stack;
 use steerage_router::addresses::Mac;
 
-/// The contents of responses: the bytes 0 to 250 repeated. Because the bytes repeat this pattern, a
-/// peer can detect that bytes are missing.
+/// The bytes 0 to 250 repeated, so that a peer can detect missing bytes.
 const PATTERN: [u8; PATTERN_BYTES] = {
     let (mut pattern, mut at) = ([0; PATTERN_BYTES], 0);
     while at < PATTERN_BYTES {
@@ -29,17 +28,15 @@ const PATTERN: [u8; PATTERN_BYTES] = {
     pattern
 };
 const PERIOD: usize = 251;
-/// The length of `PATTERN`, a multiple of the pattern's period. A response is copied in pieces. A
-/// piece is at most as long as `PATTERN`.
+/// The longest piece of a response that is copied at a time: a multiple of the pattern's period.
 const PATTERN_BYTES: usize = 16 * PERIOD;
 
-/// The delay of acknowledgements. By RFC 9293, 3.8.6.3, acknowledgements may be delayed by at most
-/// half a second. The kernel's minimum is 40 ms.
+/// The delay of an ACK: the minimum of the Linux kernel. RFC 9293, 3.8.6.3, allows a delay of at
+/// most half a second.
 const ACK_DELAY: Duration = Duration::from_millis(40);
 
-/// A TCP connection. The library smoltcp chooses its own sequence numbers. In segments to the peer,
-/// the sequence numbers are those of smoltcp plus `shift`, so that they continue from the SYN
-/// cookie.
+/// On the wire, a connection's sequence numbers continue the SYN cookie: they are smoltcp's own
+/// numbers plus `shift`.
 #[derive(Debug)]
 pub(super) struct Connection {
     sockets: SocketSet<'static>,
@@ -50,21 +47,19 @@ pub(super) struct Connection {
     service: Service,
     lacks: usize,
     owes: usize,
-    /// The sequence number that follows the last byte that the service has read from the peer. The
-    /// next field, `written_to`, is smoltcp's sequence number after the last byte that the service
-    /// has written.
+    /// The sequence number after the last byte that the service has read. `written_to`: smoltcp's
+    /// sequence number after the last byte that the service has written.
     read_to: u32,
     written_to: u32,
     pub(super) heard: Timestamp,
     pub(super) due: Timestamp,
-    /// The number of the latest batch in which the connection has sent new packets. New packets
-    /// leave after the batch.
+    /// The latest batch in which the connection has sent new packets, which leave after the batch.
     pub(super) behind: u64,
     counted: Counted,
 }
 
-/// When this value is dropped, the end of the connection is counted. The counted reason for the end
-/// is `Lost`, unless `Connection::end` or a timeout has set another reason.
+/// When dropped, counts the end of the connection. The reason is `Lost`, unless another reason was
+/// set.
 #[derive(Debug)]
 struct Counted {
     connections: Arc<Connections>,
@@ -80,8 +75,7 @@ impl Drop for Counted {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
-    /// The sequence number of the SYN. The responder did not store the SYN's sequence number, but
-    /// computed it from the first segment after the SYN.
+    /// The SYN's sequence number, computed from the first segment after the SYN.
     pub(super) sequence: u32,
     pub(super) cookie: u32,
     pub(super) mss: u16,
@@ -90,8 +84,8 @@ pub(super) struct Opening {
 }
 
 impl Connection {
-    /// Creates a connection after the peer has acknowledged the reply to the peer's SYN. Returns
-    /// `None` if there are too many connections in total, or too many from this peer.
+    /// Creates a connection after the peer has acknowledged the responder's SYN. Returns `None` if
+    /// there are too many connections, in total or from this peer.
     pub(super) fn open(
         config: &Config,
         connections: &Arc<Connections>,
@@ -104,7 +98,6 @@ impl Connection {
         if !connections.open(config, peer) {
             return None;
         }
-        // From this line on, the connection is counted as open until it ends.
         let counted = Counted { connections: Arc::clone(connections), peer, end: End::Lost };
         let buffer = || SocketBuffer::new(vec![0; config.buffer]);
         let mut socket = Socket::new(buffer(), buffer());
@@ -113,12 +106,11 @@ impl Connection {
         socket.set_congestion_control(CongestionControl::Reno);
         let ours = config.addresses[usize::from(key.local)];
         let end = IpListenEndpoint { addr: Some(ours.into()), port: key.local_port };
-        // Listening cannot fail: the socket is new, and the port is not zero.
+        // Cannot fail: the socket is new, and the port is not zero.
         socket.listen(end).ok()?;
         let mut sockets = SocketSet::new(vec![SocketStorage::EMPTY]);
         let socket = sockets.add(socket);
-        // The peer has already completed the handshake with the responder. Now the responder makes
-        // the same handshake with smoltcp, so that the smoltcp socket is connected.
+        // Repeats the peer's handshake with smoltcp, so that the smoltcp socket is connected.
         stack.take_up_syn(key, ours, opening.sequence, opening.mss, opening.window);
         stack.replies.begin(0, 1);
         stack.put_in(&mut sockets, now);
@@ -169,12 +161,10 @@ impl Connection {
         stack.take_out(&mut self.sockets, now);
     }
 
-    /// Returns true if RFC 9293, 3.10.7.4, requires a challenge ACK in reply to the segment. A
-    /// segment that gets a challenge ACK has no other effect. A challenge ACK is required for each
-    /// SYN. A challenge ACK is also required for a reset within the window whose sequence number is
-    /// not the next expected one. Because of challenge ACKs, a stranger who guesses the ports
-    /// cannot end the connection. If a peer has lost its state, it replies to the challenge ACK
-    /// with a reset, with exactly the expected sequence number.
+    /// Returns true for a segment that gets only a challenge ACK (RFC 9293, 3.10.7.4): a SYN, or a
+    /// reset in the window without exactly the expected sequence number. With challenge ACKs, a
+    /// stranger cannot end the connection. A peer that lost its state answers a challenge ACK with
+    /// a reset that has the expected number.
     pub(super) fn is_challenged(&mut self, tcp: &Tcp) -> bool {
         let read_to = self.read_to;
         let socket = self.socket();
@@ -185,15 +175,13 @@ impl Connection {
     }
 
     pub(super) fn challenge(&mut self, stack: &mut Stack, key: &Key, ours: IpAddr, now: Timestamp) {
-        // The responder's FIN may already use the sequence number that follows the responder's
-        // bytes.
+        // The responder's FIN may already use the next sequence number.
         stack.take_up_unacceptable(key, ours, self.written_to.wrapping_add(2));
         stack.put_in(&mut self.sockets, now);
         stack.take_out(&mut self.sockets, now);
     }
 
-    /// Does the connection's work that is due: sends retransmissions, and resets the connection if
-    /// the peer was silent for too long.
+    /// Sends retransmissions, and resets the connection if the peer was silent for too long.
     pub(super) fn look(&mut self, stack: &mut Stack, now: Timestamp, idle: Duration, counts: &mut Responded) {
         if now.since(self.heard) >= idle {
             self.counted.end = End::Idle;
@@ -209,7 +197,6 @@ impl Connection {
         stack.due(&self.sockets, now).map_or(idle, |due| due.min(idle))
     }
 
-    /// Returns the number that must be added to smoltcp's sequence numbers.
     pub(super) fn shift(&self) -> u32 {
         self.shift
     }
@@ -223,7 +210,7 @@ impl Connection {
         matches!(self.socket().state(), State::TimeWait | State::Closed)
     }
 
-    /// Ends the connection. If a reason for the end was set before, the argument `end` is ignored.
+    /// Sets the reason for the end of the connection, unless a reason was set before.
     pub(super) fn end(mut self, end: End) {
         if self.counted.end == End::Lost {
             self.counted.end = end;
@@ -246,15 +233,14 @@ impl Connection {
         }
         self.read_to = self.read_to.wrapping_add((counts.tcp_bytes_in - before.0) as u32);
         self.written_to = self.written_to.wrapping_add((counts.tcp_bytes_out - before.1) as u32);
-        // Both the peer and the responder have sent all of their data.
         if socket.state() == State::CloseWait && *owes == 0 && socket.recv_queue() == 0 {
             socket.close();
         }
     }
 }
 
-/// Sends received bytes back until the send buffer is full. The remaining received bytes stay in
-/// the socket, so that the peer also has to wait with further bytes.
+/// Bytes that do not fit into the send buffer stay in the socket's receive buffer, so that the peer
+/// has to wait.
 fn echo(socket: &mut Socket<'_>, counts: &mut Responded) {
     let mut piece = [0; PATTERN_BYTES];
     while socket.can_recv() && socket.can_send() {
@@ -303,7 +289,6 @@ fn respond(
     }
 }
 
-// `CONNECTION_OVERHEAD_BYTES` must be larger, because it also includes the connection's entries in
-// tables and timers.
+// `CONNECTION_OVERHEAD_BYTES` also includes entries in tables and timers.
 const _: () =
     assert!(size_of::<Connection>() + size_of::<SocketStorage<'static>>() <= CONNECTION_OVERHEAD_BYTES * 3 / 4);

@@ -1,54 +1,49 @@
-//! SYN cookies (Bernstein, 1996). A SYN cookie is the sequence number of the reply to a SYN. The
-//! SYN cookie contains all necessary state of the connection, so a flood of SYNs takes no memory.
-//! Linux uses SYN cookies when the backlog of a listening socket is full. This responder has no
-//! backlog, and replies to every SYN with a SYN cookie.
+//! SYN cookies (Bernstein, 1996). The sequence number of the reply to a SYN contains all necessary
+//! state of the connection, so a flood of SYNs takes no memory. By default, Linux uses SYN cookies
+//! only if the backlog of a listening socket is full. This responder always uses SYN cookies.
 //!
 //! ```text
 //!  31      29 28                              15 14               0
 //! | MSS's number | hash: who, its sequence number | hash: who, when |
 //! ```
 //!
-//! A SYN cookie has two separate hashes. One hash includes the sequence number of the SYN, and the
-//! other hash includes the time. Because the hashes are separate, the responder recognises later
-//! segments of a connection even if the connection's first segment was lost or is delayed. If a
-//! later segment arrives before the first segment, the responder drops the later segment without a
-//! reset, and the peer sends it again.
+//! One hash of a cookie includes the SYN's sequence number, and the other hash includes the time.
+//! If the first segment of a connection was lost or delayed, the responder recognises later
+//! segments by the hash with the time. The responder drops these later segments without a reset,
+//! and the peer resends them.
 //!
-//! The hash with the time is in the low bits of the cookie. If a peer has already received bytes of
-//! the connection, the peer's acknowledgement number differs from the cookie in the low bits. The
-//! hash that includes the time does not match this acknowledgement number. The two hashes of a SYN
-//! cookie together have 29 bits, and cookies of two time periods are valid. Therefore, on average,
-//! one of 2^28 segments with random numbers is mistaken for the first segment of a connection.
+//! The hash with the time is in the low bits of a cookie. If a peer has received bytes of the
+//! connection, its acknowledgement number differs from the cookie in the low bits, and the hash
+//! with the time does not match. The two hashes together have 29 bits, and cookies of two time
+//! periods are valid. On average, one of 2^28 segments with random numbers is mistaken for the
+//! first segment of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// The length of a SYN cookie's time period in seconds. A SYN cookie is valid in the period in
-/// which it was created and in the next period. In Linux, the period of a SYN cookie is 60 seconds
-/// long.
+/// A cookie is valid in the period in which it was made, and in the next period. In Linux, a period
+/// has 60 seconds.
 const STRETCH_SECONDS: u64 = 64;
 
 const WHEN_BITS: u32 = 15;
 const FIRST_BITS: u32 = 14;
 
-/// The maximum segment sizes that three bits can encode: the minimum that all peers accept, and
-/// sizes for common tunnels, Ethernet and jumbo frames.
+/// The values of MSS that a cookie stores in three bits: the minimum of all peers, and the values
+/// of common tunnels, Ethernet and jumbo frames.
 const MSS: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1460, 8940];
 
-/// Creates and reads cookies. Each CPU has a clone of the same `Cookies` value. Each clone accepts
-/// the SYN cookies that any other clone has made.
+/// Makes and reads SYN cookies. Each CPU has a clone, and all clones accept each other's cookies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cookies(RandomState);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    /// The segment is the first one of a connection. The peer accepts segments of up to `mss`
-    /// bytes.
+    /// The first segment of a connection. The peer accepts segments of up to `mss` bytes.
     First { mss: u16 },
-    /// The segment is a later segment of a connection whose first segment has not arrived.
+    /// A later segment of a connection whose first segment has not arrived.
     Later,
-    /// The segment does not belong to a connection of this responder.
+    /// A segment that belongs to no connection of this responder.
     Not,
 }
 
@@ -60,9 +55,8 @@ impl Cookies {
             | self.when(key, now_seconds / STRETCH_SECONDS)
     }
 
-    /// Checks whether `acknowledged`, a segment's acknowledgement number minus one, is a valid SYN
-    /// cookie. `sequence` is the sequence number of the segment minus one. For the first segment
-    /// after a SYN, this is the sequence number of the SYN.
+    /// `sequence` and `acknowledged` are a segment's sequence and acknowledgement numbers, minus
+    /// one. For the first segment after a SYN, `sequence` is the SYN's sequence number.
     pub(super) fn read(&self, key: &Key, sequence: u32, acknowledged: u32, now_seconds: u64) -> Read {
         let when = acknowledged & ((1 << WHEN_BITS) - 1);
         let now = now_seconds / STRETCH_SECONDS;
@@ -107,7 +101,7 @@ mod tests {
     #[test]
     fn the_rest_is_not_taken_for_one() {
         let cookies = Cookies::default();
-        // Each of these invalid segments is accepted with a probability of at most 1 in 2^14.
+        // Each invalid segment is accepted with a probability of at most 1 in 2^14.
         let wrong = (0..2000).filter(|port| {
             let made = cookies.make(&key(*port), 99, 1460, 1000);
             let first = |read: Read| matches!(read, Read::First { .. });
@@ -133,8 +127,8 @@ mod tests {
     fn who_has_had_bytes_of_us_is_no_later_one() {
         let cookies = Cookies::default();
         for port in 0..2000 {
-            // The time is in the first period (of 64 s), so there is no earlier period whose hash
-            // could match by chance.
+            // Before the first period (of 64 s), there is no period whose hash could match by
+            // chance.
             let made = cookies.make(&key(port), 99, 1460, 10);
             for sent in [1, 10, 1000, 30_000] {
                 assert_eq!(cookies.read(&key(port), 120, made.wrapping_add(sent), 10), Read::Not, "{sent}");

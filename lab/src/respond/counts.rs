@@ -1,4 +1,4 @@
-//! The outcomes of packets and connections, and counters of these outcomes.
+//! The outcomes of packets and connections, and their counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,47 +6,46 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fate {
-    /// An ARP request. The responder sent a reply.
+    /// An answered ARP request.
     Arp,
-    /// A neighbour solicitation. The responder sent a reply.
+    /// An answered neighbour solicitation.
     Neighbour,
-    /// An ICMP or ICMPv6 echo request. The responder sent a reply.
+    /// An answered ICMP or ICMPv6 echo request.
     IcmpEcho,
-    /// A UDP datagram for the echo port. The responder sent it back.
+    /// A UDP datagram for the echo port, sent back.
     UdpEcho,
-    /// A SYN. The responder sent a reply to a SYN, and kept no state.
+    /// An answered SYN, for which the responder kept no state.
     Syn,
-    /// A segment of a connection.
+    /// A TCP segment of a connection.
     Tcp,
-    /// A TCP segment to which the responder replied with a reset: no connection exists, the port
-    /// has no service, or the connection was [refused](Responded::refused).
+    /// A TCP segment that was answered with a reset: there is no connection or no service, or the
+    /// connection was [refused](Responded::refused).
     Reset,
-    /// A later segment of a connection whose first segment has not arrived. The peer will send it
-    /// again.
+    /// A later segment of a connection whose first segment has not arrived. The peer resends the
+    /// later segment.
     Early,
-    /// A TCP segment that belongs to no connection and gets no reply. The segment is a reset. Or
-    /// the segment is for a port with a service, has no ACK, and cannot begin a connection.
+    /// A TCP segment of no connection that gets no reply: a reset, or a segment without ACK that
+    /// cannot begin a connection (at a port with a service).
     Stray,
-    /// The packet is not for this host: it has another address or a broadcast address, or a
-    /// protocol other than IP and ARP.
+    /// A packet for another address or a broadcast address, or of a protocol other than IP and ARP.
     NotOurs,
-    /// In a header, a length, the version or the flags are invalid, or the source address is one
-    /// that no host can have.
+    /// A packet with an invalid length, version or flag, or with a source address that no host can
+    /// have.
     BadHeader,
-    /// A checksum is wrong.
+    /// A packet with a wrong checksum.
     BadChecksum,
-    /// A fragment, or an echo request whose reply would have to be sent in fragments.
+    /// A fragment, or an echo request whose reply would need fragments.
     Fragment,
     /// A packet with IPv4 options or IPv6 extension headers.
     Options,
     /// A packet for a protocol or a UDP port without a service.
     Unserved,
-    /// No page was free for the reply.
+    /// A packet without a reply, because no page was free for the reply.
     NoRoom,
 }
 
 impl Fate {
-    /// All outcomes, in order.
+    /// All outcomes of packets, in the order of their numbers.
     pub const ALL: [Self; 16] = [
         Self::Arp,
         Self::Neighbour,
@@ -66,7 +65,7 @@ impl Fate {
         Self::NoRoom,
     ];
 
-    /// Returns the name that this outcome has in reports.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Arp => "arp",
@@ -88,7 +87,7 @@ impl Fate {
         }
     }
 
-    /// Returns true if this outcome means that the responder served the packet.
+    /// Returns true if the responder served the packet.
     pub fn is_served(self) -> bool {
         matches!(self, Self::Arp | Self::Neighbour | Self::IcmpEcho | Self::UdpEcho | Self::Syn | Self::Tcp)
     }
@@ -100,24 +99,21 @@ impl Fate {
 pub enum End {
     /// Both sides closed the connection.
     Closed,
-    /// The peer reset the connection, or the responder stopped retransmitting because no
-    /// acknowledgement arrived.
+    /// The peer reset the connection, or acknowledged no retransmission.
     Aborted,
-    /// The responder reset the connection because the peer sent nothing for too long.
+    /// The peer sent nothing for too long, and the responder reset the connection.
     Idle,
     /// The connection was open when the run ended.
     Stopped,
-    /// The handler that had the connection panicked, or steerage declared the handler's CPU dead.
-    /// After this loss of a connection, the responder replies to the peer's next segment with a
-    /// reset.
+    /// The handler panicked, or its CPU was declared dead. The peer's next segment gets a reset.
     Lost,
 }
 
 impl End {
-    /// All reasons, in order.
+    /// All reasons for the end of a connection, in the order of their numbers.
     pub const ALL: [Self; 5] = [Self::Closed, Self::Aborted, Self::Idle, Self::Stopped, Self::Lost];
 
-    /// Returns the name that this reason has in reports.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -132,26 +128,25 @@ impl End {
 const FATES: usize = Fate::ALL.len();
 pub(super) const ENDS: usize = End::ALL.len();
 
-/// The counts of a responder.
+/// A responder's counts of packets and connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Responded {
     pub(super) fates: [u64; FATES],
     pub(super) ends: [u64; ENDS],
-    /// Connections that were opened.
+    /// Connections opened so far.
     pub opened: u64,
     /// Connections that are open now.
     pub open: u64,
-    /// Connections that were refused because there were too many connections in total, or too many
-    /// from the same peer.
+    /// Connections refused because of the limit for all connections or for one peer.
     pub refused: u64,
-    /// Complete requests to which the responder replied, summed over all request services.
+    /// Answered requests of all request services.
     pub transactions: u64,
-    /// Payload bytes that were read from TCP connections.
+    /// Payload bytes read from TCP connections.
     pub tcp_bytes_in: u64,
-    /// Payload bytes that were written to TCP connections.
+    /// Payload bytes written to TCP connections.
     pub tcp_bytes_out: u64,
-    /// Packets that were merged into an earlier packet before the handler got them. A packet that
-    /// was merged into an earlier packet is not counted by its outcome as well.
+    /// Packets merged into an earlier packet before the handler. Merged packets have no outcome of
+    /// their own.
     pub merged: u64,
 }
 
@@ -182,12 +177,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Publishes the counts. Only one thread calls `show`. The thread calls `show` once per batch
-    /// of packets.
     pub(super) fn show(&self, counted: &Responded) {
-        // The memory order of these stores is `Relaxed`, as in the loads of `add_to` that read the
-        // same counters. The memory order `Relaxed` suffices: the values are only counters, and no
-        // other memory depends on them.
+        // `Relaxed` suffices, as in the loads of `add_to`: no other memory depends on the counters.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.refused, counted.refused);

@@ -1,6 +1,5 @@
-//! Replies that overwrite the packet to which they reply: replies to ARP (RFC 826), neighbour
-//! discovery (RFC 4861), ICMP echo (RFC 792, 4443) and UDP echo (RFC 862). The module `in_place`
-//! also replies to TCP segments that belong to no connection.
+//! Replies that overwrite the packet to which they reply: ARP (RFC 826), neighbour discovery (RFC
+//! 4861), ICMP echo (RFC 792, 4443), UDP echo (RFC 862), and TCP segments of no connection.
 
 use std::net::Ipv6Addr;
 
@@ -15,22 +14,21 @@ use super::neighbour::{Broken, Solicitation};
 use super::packet::{Ip, Tcp};
 use steerage_router::addresses::Mac;
 
-/// The TTL or hop limit of replies: the recommended default value (IANA, "IP parameters").
+/// The recommended TTL and hop limit (IANA, "IP parameters").
 pub(super) const HOP_LIMIT: u8 = 64;
 
 const ARP_BYTES: usize = 28;
-/// The length of a neighbour advertisement without options: type, code, checksum, flags and target.
+/// The length of a neighbour message without options: type, code, checksum, flags and target.
 const NEIGHBOUR_BYTES: usize = 24;
 const LINK_OPTION_BYTES: usize = 8;
-/// The flags of a neighbour advertisement. The flags state that the advertisement is the reply to a
-/// solicitation, and that its link address replaces the address that the receiver has stored.
+/// The flag of an advertisement that replies to a solicitation. `OVERRIDE`: the flag of an
+/// advertisement that replaces the stored link address.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
-/// The TCP option for the maximum segment size.
 const MSS_OPTION_BYTES: usize = 4;
 
 fn resized<'p>(packet: &'p mut Packet<'_>, len: usize) -> Result<&'p mut [u8], NoRoom> {
-    // If a packet was merged from several frames, it is copied into one frame.
+    // A packet that was merged from several frames is copied into one frame.
     let is = packet.total_len();
     if is > len {
         packet.truncate(len)?;
@@ -48,15 +46,13 @@ fn turn_link(frame: &mut [u8], config: &Config) {
 pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let arp: &[u8; ARP_BYTES] = frame.get(ethernet::BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
-    // The fields of the ARP message must state Ethernet, IPv4, addresses of 6 bytes and 4 bytes,
-    // and a request.
+    // The ARP message must be a request for Ethernet and IPv4, with addresses of 6 and 4 bytes.
     if arp[..8] != [0, 1, 8, 0, 6, 4, 0, 1] {
         return Err(Fate::NotOurs);
     }
     let asked = [arp[24], arp[25], arp[26], arp[27]];
     config.local(asked.into()).ok_or(Fate::NotOurs)?;
-    // Remove the bytes that follow the ARP message. The bytes after the ARP message are padding,
-    // and may have any length.
+    // The bytes after the ARP message are padding of any length.
     let frame = resized(packet, ethernet::BYTES + ARP_BYTES).map_err(|_| Fate::NoRoom)?;
     turn_link(frame, config);
     let arp = &mut frame[ethernet::BYTES..];
@@ -69,8 +65,7 @@ pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate
 
 fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
-    // A packet without a link header cannot be a solicitation, because there are no link addresses
-    // to resolve.
+    // Without a link header, there are no link addresses to resolve.
     if ip.at == 0 {
         return Err(Fate::BadHeader);
     }
@@ -88,8 +83,7 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
     header.copy_within(8..24, 24);
     header[8..24].copy_from_slice(&target);
     if is_probe {
-        // A host that checks whether an IPv6 address is in use has no address yet, so the reply is
-        // sent to all nodes.
+        // A probing host has no address yet, so the reply goes to all nodes.
         header[24..40].copy_from_slice(&Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets());
         head[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
     }
@@ -104,8 +98,7 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
     Ok(Fate::Neighbour)
 }
 
-/// Turns an echo request of IPv4 or IPv6 into its reply. Also handles neighbour solicitations,
-/// because they are ICMPv6 packets.
+/// Replies to ICMP echo requests, and to neighbour solicitations, which are ICMPv6 packets.
 pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let icmp = &frame[ip.payload..ip.end];
@@ -125,15 +118,13 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     let icmp = &mut frame[ip.payload..];
     let before = be16(icmp, 0);
     icmp[0] = answers;
-    // The checksum of the pseudo-header is the same for the request and for the reply.
+    // The pseudo-header's checksum is the same for the request and for the reply.
     let checksum = adjusted(be16(icmp, 2), before, be16(icmp, 0));
     put(icmp, 2, checksum.to_be_bytes());
     Ok(Fate::IcmpEcho)
 }
 
-/// Sends a datagram back. If the packet consists of merged datagrams, `whole` contains the whole
-/// packet in contiguous memory. Merged datagrams are sent back merged, so only their headers
-/// change.
+/// `whole` is the contiguous copy of merged datagrams, which are sent back merged.
 pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = whole.unwrap_or_else(|| packet.data());
     let udp = &frame[ip.payload..ip.end];
@@ -141,11 +132,12 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
         return Err(Fate::BadHeader);
     }
     let (from, to, checksum) = (be16(udp, 0), be16(udp, 2), be16(udp, 6));
-    // If the sender's port is also an echo port, a reply would be sent back and forth forever.
+    // A datagram from an echo port gets no reply, because two echo services would send it back and
+    // forth forever.
     if !config.echo.contains(&to) || config.echo.contains(&from) || from == 0 || ip.local.is_none() {
         return Err(Fate::Unserved);
     }
-    // UDP datagrams without a checksum are allowed only with IPv4: RFC 768, RFC 8200 (8.1).
+    // Only IPv4 allows datagrams without a checksum: RFC 768, RFC 8200 (8.1).
     let is_absent = checksum == 0 && ip.is_v4;
     if config.verifies && whole.is_none() && !is_absent && !ip.checksum_is_valid(frame, true) {
         return Err(Fate::BadChecksum);
@@ -156,8 +148,7 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
     };
     put(frame, ip.payload, to.to_be_bytes());
     put(frame, ip.payload + 2, from.to_be_bytes());
-    // If the responder is set not to verify checksums, the checksum of this datagram may be missing
-    // (not computed by the sender).
+    // If checksums are not verified, the sender may have left out the UDP checksum.
     if !config.verifies && !is_absent && whole.is_none() {
         frame[ip.payload + 6..ip.payload + 8].fill(0);
         let checksum = finish_transport(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
@@ -166,8 +157,8 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
     Ok(Fate::UdpEcho)
 }
 
-/// Turns an echo request into its reply. The reply is as long as the request. If the request is
-/// longer than the link's MTU, there is no reply, because the reply would have to be fragmented.
+/// A reply has the length of the request. A request that is longer than the link's MTU gets no
+/// reply.
 fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], Fate> {
     if ip.end - ip.at > config.mtu {
         return Err(Fate::Fragment);
@@ -175,9 +166,8 @@ fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'
     turned(packet, ip, config).map_err(|_| Fate::NoRoom)
 }
 
-/// Swaps the addresses of the packet, sets a new hop limit, and removes the padding of an Ethernet
-/// frame. Checksums that cover the addresses stay valid, because a checksum does not depend on the
-/// order of the addresses.
+/// Checksums stay valid, because they do not depend on the order of the source and destination,
+/// which are swapped.
 fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], NoRoom> {
     Ok(swapped(resized(packet, ip.end)?, ip, config))
 }
@@ -203,9 +193,9 @@ fn swapped<'p>(frame: &'p mut [u8], ip: &Ip, config: &Config) -> &'p mut [u8] {
 }
 
 pub(super) enum Says {
-    /// The reply to a SYN, with the cookie, the maximum segment size and the window.
+    /// The reply to a SYN.
     Welcome { cookie: u32, mss: u16, window: u16 },
-    /// A reset, which is the reply to any segment other than a SYN: RFC 9293, 3.5.2.
+    /// The reply to a segment other than a SYN: RFC 9293, 3.5.2.
     Reset,
 }
 
@@ -220,8 +210,8 @@ pub(super) fn tcp(packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, conf
     let (from, to) = segment[..4].split_at_mut(2);
     from.swap_with_slice(to);
     let after = tcp.sequence.wrapping_add(tcp.len as u32 + u32::from(tcp.has(SYN)) + u32::from(tcp.has(FIN)));
-    // A SYN cookie cannot store data, so the reply acknowledges only the SYN, and the peer sends
-    // the data of its SYN again.
+    // A SYN cookie cannot store the data of a SYN, so only the SYN is acknowledged, and the peer
+    // resends the data.
     let after_syn = tcp.sequence.wrapping_add(1);
     let (sequence, acknowledged, flags, window) = match *says {
         Says::Welcome { cookie, mss, window } => {
@@ -257,9 +247,7 @@ pub(super) fn replace(packet: &mut Packet<'_>, frame: &[u8]) -> Result<(), NoRoo
     Ok(())
 }
 
-/// Completes a frame with an IP packet from smoltcp. The function writes the link addresses, and
-/// computes the checksum. The function also adds `shift` to the sequence number, so that this
-/// number continues from the SYN cookie.
+/// Completes a frame from smoltcp: link addresses, checksum, and the shifted sequence number.
 pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Config, shift: u32) {
     let is_v4 = frame[at] >> 4 == 4;
     if at > 0 {

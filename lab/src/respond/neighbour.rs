@@ -1,33 +1,28 @@
-//! Checks neighbour solicitations: RFC 4861, 7.1.1. Any host can send a neighbour solicitation, and
-//! the reply changes the neighbour tables of the hosts that receive it. Therefore an invalid
-//! solicitation is discarded.
+//! Checks neighbour solicitations: RFC 4861, 7.1.1. Any host can send a solicitation, and the reply
+//! changes neighbour tables, so invalid solicitations are discarded.
 
 use std::net::Ipv6Addr;
 
 use steerage::flow::wire::checksum::{finish, pseudo_sum, sum};
 use steerage::flow::wire::{ipv6, protocol};
 
-/// The number of bytes of a neighbour solicitation before its options: type, code, checksum,
-/// reserved, and target.
+/// The length of a solicitation without options: type, code, checksum, reserved field, and target.
 const SOLICITATION_BYTES: usize = 24;
 
-/// The hop limit of packets of neighbour discovery. This hop limit is the maximum value, and a
-/// router would have reduced it. Therefore the sender of a packet with the hop limit 255 is on the
-/// same link.
+/// The maximum hop limit proves that the sender is on the link: a router would have reduced it.
 const HOP_LIMIT: u8 = 255;
 
 const OPTION_UNIT: usize = 8;
 
 const SOURCE_LINK_ADDRESS: u8 = 1;
 
-/// The first 13 bytes of every solicited-node multicast address: RFC 4291, 2.7.1.
+/// The prefix of solicited-node addresses: RFC 4291, 2.7.1.
 const SOLICITED_NODE: [u8; 13] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Solicitation {
     pub(super) target: Ipv6Addr,
-    /// True if the sender has no address yet. Such a solicitation checks whether the target address
-    /// is free: RFC 4862, 5.4.
+    /// The sender has no address yet, and checks whether the target address is free: RFC 4862, 5.4.
     pub(super) is_probe: bool,
 }
 
@@ -38,15 +33,14 @@ pub(super) enum Broken {
     Code,
     Length,
     MulticastTarget,
-    /// An option has the length 0, or does not end within the packet.
+    /// An option of length 0, or one that does not end within the packet.
     OptionLength,
     ProbeDestination,
     ProbeSource,
 }
 
 impl Solicitation {
-    /// Reads a neighbour solicitation from an IPv6 packet without extension headers, whose payload
-    /// is ICMPv6. `packet` must end with its payload, and must not contain padding.
+    /// `packet` is an IPv6 packet without extension headers and padding, whose payload is ICMPv6.
     pub(super) fn read(packet: &[u8]) -> Result<Self, Broken> {
         let (header, icmp) = packet.split_first_chunk::<{ ipv6::BYTES }>().ok_or(Broken::Length)?;
         if icmp.len() < SOLICITATION_BYTES {
@@ -102,8 +96,8 @@ mod tests {
     const GROUP: &str = "ff02::1:ff12:3456";
     const LINK: [u8; 8] = [1, 1, 2, 0, 0, 0, 0, 9];
 
-    /// Makes a solicitation. The solicitation is valid if the caller passes the hop limit 255, the
-    /// code 0, valid options, and a target address that a host can have.
+    /// Makes a solicitation, which is valid with the hop limit 255, the code 0, valid options, and
+    /// a host's address as the target.
     fn packet(source: &str, destination: &str, hops: u8, code: u8, target: &str, options: &[u8]) -> Vec<u8> {
         let octets = |address: &str| address.parse::<Ipv6Addr>().unwrap().octets();
         let mut packet = Vec::new();
@@ -119,14 +113,14 @@ mod tests {
         let cases = [
             (packet(HOST, GROUP, 255, 0, TARGET, &LINK), false),
             (packet(HOST, GROUP, 255, 0, TARGET, &[]), false),
-            // The next solicitation is sent to the target's own address, to check whether the
-            // target is still reachable: RFC 4861, 7.3.3.
+            // A solicitation to the target's own address, to check whether the target is still
+            // reachable: RFC 4861, 7.3.3.
             (packet(HOST, TARGET, 255, 0, TARGET, &[]), false),
-            // In this solicitation, an option of unknown type, two units of 8 bytes long, precedes
-            // the link address.
+            // An option of unknown type, with a length of two units (16 bytes), precedes the link
+            // address.
             (packet(HOST, GROUP, 255, 0, TARGET, &[&[99, 2][..], &[0; 14], &LINK].concat()), false),
             (packet("::", GROUP, 255, 0, TARGET, &[]), true),
-            // This solicitation has a nonce option, which RFC 7527 adds to probes for an address.
+            // A nonce option, which RFC 7527 adds to probes for an address.
             (packet("::", GROUP, 255, 0, TARGET, &[14, 1, 1, 2, 3, 4, 5, 6]), true),
         ];
         for (packet, is_probe) in cases {
@@ -134,15 +128,13 @@ mod tests {
         }
     }
 
-    /// This test has one packet for each rule of RFC 4861, 7.1.1. Each packet violates only one
-    /// rule.
+    /// For each rule of RFC 4861, 7.1.1, one packet breaks the rule.
     #[test]
     fn what_breaks_one_rule_is_discarded() {
         let valid = packet(HOST, GROUP, 255, 0, TARGET, &LINK);
         let mut bad_checksum = valid.clone();
         bad_checksum[ipv6::BYTES + 2] ^= 1;
-        // This packet has 23 instead of 24 bytes of ICMPv6, with a correct checksum for these 23
-        // bytes.
+        // 23 instead of 24 bytes of ICMPv6, with a correct checksum.
         let mut short = packet(HOST, GROUP, 255, 0, "fd00::", &[]);
         short.truncate(ipv6::BYTES + SOLICITATION_BYTES - 1);
         short[ipv6::BYTES + 2..ipv6::BYTES + 4].fill(0);

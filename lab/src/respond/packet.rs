@@ -17,8 +17,7 @@ pub(super) enum Held {
     Ip(Ip),
 }
 
-/// An IP packet for this host: the positions of its parts in the frame, and some of its fields. The
-/// IP header of the packet is complete and has no options.
+/// Offsets and fields of an IP packet for this host. The header is complete and has no options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ip {
     pub(super) at: usize,
@@ -26,13 +25,12 @@ pub(super) struct Ip {
     pub(super) protocol: u8,
     pub(super) payload: usize,
     pub(super) end: usize,
-    /// The index of the responder's address to which the packet was sent. The index is `None` if
-    /// the packet was sent to an IPv6 multicast address, which may be a solicited-node address.
+    /// The index of the responder's address, or `None` for an IPv6 multicast address.
     pub(super) local: Option<u8>,
 }
 
-/// The key of a TCP connection. IPv4 addresses are stored as IPv4-mapped IPv6 addresses (RFC 4291,
-/// 2.5.5.2).
+/// The endpoints of a TCP connection. IPv4 addresses are stored as IPv4-mapped IPv6 addresses (RFC
+/// 4291, 2.5.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     pub(super) remote: [u8; 16],
@@ -41,8 +39,8 @@ pub(super) struct Key {
     pub(super) local_port: u16,
 }
 
-/// Reads a frame. If the frame is for this host, returns the kind of packet in the frame. If the
-/// frame is not for this host, returns the outcome with which the packet is counted.
+/// Returns the contents of a packet for this host. For any other packet, returns the outcome that
+/// is counted.
 pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
     let (at, is_v4) = match link {
         LinkType::ETHERNET => match type_of(frame, config)? {
@@ -63,8 +61,7 @@ pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Confi
     if is_v4 { ipv4(frame, at, config) } else { ipv6(frame, at, config) }.map(Held::Ip)
 }
 
-/// Returns the EtherType of a frame, if the frame is for the host's link address or for a group
-/// address that this host may have joined.
+/// Returns the EtherType of a frame for the host's link address or for a possible group address.
 fn type_of(frame: &[u8], config: &Config) -> Result<u16, Fate> {
     let header: &[u8; ethernet::BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
     let kind = be16(header, ethernet::TYPE_AT);
@@ -94,7 +91,7 @@ fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
     if !is_source_v4(source, &config.broadcasts) || source == destination {
         return Err(Fate::BadHeader);
     }
-    // The packet is a fragment: more fragments follow it, or it is not the first fragment.
+    // In a fragment, the bit "more fragments" is set, or the offset is not 0.
     if be16(header, 6) & ipv4::FRAGMENT != 0 {
         return Err(Fate::Fragment);
     }
@@ -118,7 +115,7 @@ fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
         return Err(Fate::NotOurs);
     }
     let source = Ipv6Addr::from(<[u8; 16]>::try_from(&header[8..24]).map_err(|_| Fate::BadHeader)?);
-    // A packet whose source is the unspecified address checks whether another address is in use:
+    // A host without an address uses the unspecified source to check whether an address is in use:
     // RFC 4862.
     let asks = source.is_unspecified() && local.is_none();
     if !(is_of_a_host_v6(source) || asks) || source == destination {
@@ -134,15 +131,12 @@ fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
 }
 
 impl Ip {
-    /// Returns true if the checksum of the payload is correct. `with_pseudo` states whether the
-    /// checksum includes the pseudo-header.
     pub(super) fn checksum_is_valid(&self, frame: &[u8], with_pseudo: bool) -> bool {
         let pseudo = if with_pseudo { self.pseudo(frame, self.end - self.payload) } else { 0 };
         finish(sum(&frame[self.payload..self.end], pseudo)) == 0
     }
 
-    /// Returns the partial checksum of the pseudo-header for a payload of `len` bytes. The partial
-    /// checksum is the same in both directions of a flow.
+    /// The pseudo-header has the same partial checksum in both directions of a flow.
     pub(super) fn pseudo(&self, frame: &[u8], len: usize) -> u64 {
         pseudo_sum(&frame[self.at..], self.is_v4, self.protocol, len)
     }
@@ -167,7 +161,6 @@ impl Key {
     }
 }
 
-/// The fields of a complete TCP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tcp {
     pub(super) sequence: u32,
@@ -178,7 +171,6 @@ pub(super) struct Tcp {
     pub(super) len: usize,
 }
 
-/// The offset of the acknowledgement number in a TCP header.
 pub(super) const ACKNOWLEDGED_AT: usize = 8;
 
 impl Tcp {
@@ -207,7 +199,7 @@ impl Tcp {
     }
 }
 
-/// Returns the maximum segment size in the options of a SYN: RFC 9293, 3.7.1.
+/// Returns the value of the MSS option: RFC 9293, 3.7.1.
 pub(super) fn mss_of(options: &[u8]) -> Option<u16> {
     let mut left = options;
     loop {

@@ -8,29 +8,27 @@ use super::config::Config;
 use super::counts::{ENDS, End, Responded};
 use super::packet::Key;
 
-/// The number of counters. A counter has the number of a peer's connections. A hash of the peer's
-/// address selects the peer's counter. The counters take 256 KiB. Peers that share a counter also
-/// share one limit on their connections. To make shared counters rare, the number of counters is
-/// several times the number of peers that can be near their limit.
+/// The number of counters, which take 256 KiB. Peers whose addresses have the same hash share a
+/// limit. A shared limit is rare, because there are several times as many counters as peers that
+/// can be near their limit.
 const PEER_COUNTS: usize = 65_536;
 
 const _: () = assert!(PEER_COUNTS.is_power_of_two());
 
-/// The length of the IPv6 prefix that counts as one peer, because a peer can use each address of
-/// the prefix (RFC 4291, 2.5.4).
+/// The length of an IPv6 prefix that counts as one peer, because a peer can use each address of its
+/// prefix (RFC 4291, 2.5.4).
 const IPV6_PEER_PREFIX_BYTES: usize = 8;
 
-/// The number of connections on all CPUs, in total and per peer. Only the beginning and the end of
-/// a connection change these numbers. Handling a packet does not access the numbers of connections.
+/// Only the beginning and the end of a connection change these shared counters.
 #[derive(Debug)]
 pub(super) struct Connections {
     open: AtomicU64,
     opened: AtomicU64,
     ends: [AtomicU64; ENDS],
-    /// The number of open connections of each peer. [`Connections::peer`] returns the peer's index.
+    /// The number of open connections of each peer, at the index that [`Connections::peer`]
+    /// returns.
     of_peers: Box<[AtomicU32]>,
-    /// Computes the index of a peer's counter. A peer cannot choose the index of its counter,
-    /// because the hasher of the standard library has a secret key.
+    /// The hasher has a secret key, so that a peer cannot choose the index of its counter.
     hasher: RandomState,
 }
 
@@ -59,8 +57,7 @@ impl Connections {
     }
 
     pub(super) fn open(&self, config: &Config, peer: Peer) -> bool {
-        // All atomic operations of this function have the memory order `Relaxed`: the values are
-        // only counters, and no other memory depends on them.
+        // `Relaxed` suffices in this function: no other memory depends on these counters.
         let of_peer = &self.of_peers[peer.0];
         let most = u32::try_from(config.per_peer_most()).unwrap_or(u32::MAX);
         let more = |open: u32| (open < most).then_some(open + 1);
@@ -90,8 +87,8 @@ impl Connections {
     }
 
     pub(super) fn add_to(&self, all: &mut Responded) {
-        // The number of ended connections is read first, so that it never exceeds the number of
-        // opened connections, which is read later.
+        // The numbers of ended connections are read before `opened`, so that their sum never
+        // exceeds `opened`.
         all.ends.iter_mut().zip(&self.ends).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
         all.open = self.open.load(Ordering::Relaxed);
         all.opened = self.opened.load(Ordering::Relaxed);
@@ -138,7 +135,7 @@ mod tests {
         assert_eq!((counts.open, counts.opened, counts.ended(End::Closed)), (4, 5, 1));
     }
 
-    /// If a connection exceeds the total limit, it is not counted as a connection of its peer.
+    /// A connection beyond the total limit does not count for its peer.
     #[test]
     fn all_peers_together_have_a_limit_too() {
         let (connections, config) = (Connections::default(), config().connections_max(2).per_peer_max(2));
@@ -155,7 +152,7 @@ mod tests {
         let connections = Connections::default();
         let place = |remote: &str| connections.peer(&key(remote)).0;
         assert_eq!(place("2001:db8:0:1::1"), place("2001:db8:0:1:ffff:ffff:ffff:ffff"));
-        // Some peers may share a counter, but most peers have their own counter.
+        // A few peers may share a counter.
         let places: std::collections::BTreeSet<usize> = (0..100).map(|nth| place(&format!("10.0.0.{nth}"))).collect();
         assert!(places.len() > 90, "{}", places.len());
         let places: std::collections::BTreeSet<usize> =

@@ -1,12 +1,11 @@
-//! Recently refused connections. Only a hash of each refused connection is stored, which suffices
-//! to count each refused connection once.
+//! Hashes of recently refused connections, so that each refused connection counts once.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// The maximum number of hashes. The hash of a refused connection is needed only for a round-trip
-/// time, because a refused peer stops sending segments when it receives the reset.
+/// The number of stored hashes. The hash of a refused connection is needed only until the reset
+/// stops the peer, one round-trip time later.
 const KNOWN_MAX: usize = 1024;
 
 const _: () = assert!(KNOWN_MAX.is_power_of_two());
@@ -14,8 +13,8 @@ const _: () = assert!(KNOWN_MAX.is_power_of_two());
 #[derive(Debug)]
 pub(super) struct Refusals {
     hasher: RandomState,
-    /// Hashes of refused connections. The index of a hash in this slice is given by the lower bits
-    /// of the hash. An empty entry is 0.
+    /// The stored hashes. The lower bits of a hash are its index, and the value 0 is an empty
+    /// entry.
     known: Box<[u64]>,
 }
 
@@ -26,8 +25,8 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Records that a connection is refused. `sequence` is the sequence number of the connection's
-    /// SYN. Returns true if the refused connection was not recorded before.
+    /// Returns true if the refused connection was not recorded before. `sequence` is the sequence
+    /// number of the connection's SYN.
     pub(super) fn note(&mut self, key: &Key, sequence: u32) -> bool {
         let hash = self.hasher.hash_one((key, sequence)) | 1 << 63;
         let known = &mut self.known[hash as usize & (KNOWN_MAX - 1)];

@@ -1,12 +1,11 @@
-//! Connects the responder with smoltcp. Each CPU has one smoltcp interface, and each connection has
-//! a socket set with one socket. For each packet, the library smoltcp searches a socket set from
-//! its beginning. Because each socket set has only one socket, the cost of a segment does not
-//! depend on the number of connections. The smoltcp interface stores no state of connections, so
-//! connections can move to another CPU's interface.
+//! Connects the responder with smoltcp. Each CPU has one smoltcp interface. Each connection has its
+//! own socket set with one socket, because smoltcp searches a socket set from its beginning for
+//! each packet. The interface stores no state of connections, so connections can move to another
+//! CPU.
 //!
-//! The library smoltcp handles only IP packets. The caller of this module writes link addresses.
-//! The caller also writes TCP checksums, because a checksum includes the sequence number, which the
-//! caller shifts (see [`Connection`]).
+//! smoltcp handles only IP packets. The caller writes the link addresses. The caller also writes
+//! the TCP checksums, because they include the sequence number, which the caller shifts (see
+//! [`Connection`]).
 //!
 //! [`Connection`]: super::connection::Connection
 
@@ -22,9 +21,8 @@ use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, tcp};
 use super::config::Config;
 use super::packet::Key;
 
-/// A connection sends at most this number of segments in reply to one segment. The limit is the
-/// number of Ethernet segments in the largest buffer, plus one. The connection sends further
-/// segments when the next segment arrives, or at the next tick (timer call).
+/// The maximum number of segments in reply to one segment: the Ethernet segments of the largest
+/// buffer, plus one. Further replies follow with the next received segment or tick (timer call).
 const REPLIES_MAX: usize = 48;
 
 #[derive(Debug, Default)]
@@ -36,8 +34,7 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// Prepares the reply buffer for at most `room` replies. In front of each reply, `at` bytes are
-    /// reserved for a link header.
+    /// Reserves `at` bytes for a link header in front of each of at most `room` replies.
     pub(super) fn begin(&mut self, at: usize, room: usize) {
         self.bytes.clear();
         self.ends.clear();
@@ -54,8 +51,7 @@ impl Replies {
     }
 }
 
-/// The (virtual) device that a smoltcp interface uses during one poll. During a poll, the interface
-/// receives at most one packet from the device, and writes replies to the device.
+/// The device of a smoltcp interface during one poll: at most one packet in, and replies out.
 struct Wire<'a> {
     input: Option<&'a [u8]>,
     replies: &'a mut Replies,
@@ -122,7 +118,7 @@ impl std::fmt::Debug for Stack {
     }
 }
 
-/// Converts a time to smoltcp's clock, which counts microseconds.
+/// smoltcp measures time in microseconds.
 fn instant(now: Timestamp) -> Instant {
     Instant::from_micros((now.as_nanos() / 1000) as i64)
 }
@@ -135,30 +131,28 @@ impl Stack {
         interface.update_ip_addrs(|addresses| {
             for address in &config.addresses {
                 let bits = if address.is_ipv4() { 32 } else { 128 };
-                // This `push` of an address cannot fail, because `Config::new` limits the number of
-                // addresses.
+                // Cannot fail: `Config::new` limits the number of addresses.
                 let _ = addresses.push(IpCidr::new((*address).into(), bits));
             }
         });
         Self { interface, mtu: config.mtu, replies, segment: Vec::new() }
     }
 
-    /// Stores a copy of an IP packet for [`put_in`](Self::put_in), and applies `change` to this
-    /// copy.
+    /// Stores a changed copy of an IP packet for [`put_in`](Self::put_in).
     pub(super) fn take_up(&mut self, packet: &[u8], change: impl FnOnce(&mut [u8])) {
         self.segment.clear();
         self.segment.extend_from_slice(packet);
         change(&mut self.segment);
     }
 
-    /// Stores a SYN for [`put_in`](Self::put_in). The SYN equals the SYN that the peer has sent.
+    /// Stores the peer's SYN again for [`put_in`](Self::put_in).
     pub(super) fn take_up_syn(&mut self, key: &Key, ours: IpAddr, sequence: u32, mss: u16, window: u16) {
         let mss = [2, 4, mss.to_be_bytes()[0], mss.to_be_bytes()[1]];
         self.take_up_header(key, ours, (sequence, 0), (tcp::SYN, window), &mss);
     }
 
-    /// Stores a segment that acknowledges bytes that were never sent. The socket replies to this
-    /// unacceptable segment with a challenge ACK, at most once per second (RFC 5961, 5.2 and 7).
+    /// Stores a segment that acknowledges bytes that were never sent. The socket replies with a
+    /// challenge ACK, at most once per second (RFC 5961, 5.2 and 7).
     pub(super) fn take_up_unacceptable(&mut self, key: &Key, ours: IpAddr, acknowledged: u32) {
         self.take_up_header(key, ours, (0, acknowledged), (tcp::ACK, 0), &[]);
     }

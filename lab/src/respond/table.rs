@@ -1,5 +1,4 @@
-//! The connections of one CPU, and the times of their checks. Connections are stored by bucket
-//! (group of flows), because all connections of a bucket move together.
+//! One CPU's connections by bucket: all connections of a bucket move together.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,16 +9,13 @@ use super::packet::Key;
 
 pub(super) type Bucket = HashMap<Key, Box<Connection>>;
 
-/// The connections of a CPU. Peers can choose the table keys of connections (addresses and ports),
-/// so the table uses the standard library's hash, which has a secret key.
+/// Peers can choose the keys (addresses and ports), so the table uses the standard library's hash,
+/// which has a secret key.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     buckets: HashMap<BucketId, Bucket>,
-    /// The time of the next check of each connection. Each connection has one entry. If the check
-    /// of a connection is postponed, the connection's entry stays unchanged. A postponed check
-    /// therefore still happens at the earlier time, and then schedules the next check. Each packet
-    /// of a connection postpones the connection's check. Because the entry stays unchanged, the
-    /// timers are not updated for each packet.
+    /// The time of each connection's next check. A packet postpones the check, but does not update
+    /// this entry: the check at the earlier time schedules the next check.
     timers: BTreeSet<(Timestamp, BucketId, Key)>,
 }
 
@@ -58,7 +54,7 @@ impl Table {
         self.timers.first().map(|(due, ..)| *due)
     }
 
-    /// Returns a connection whose check is due. The caller must schedule the connection's next
+    /// Returns a connection that is due for a check. The caller must schedule the connection's next
     /// check.
     pub(super) fn take_due(&mut self, now: Timestamp) -> Option<(BucketId, Key)> {
         let (_, bucket, key) = self.timers.first().filter(|(due, ..)| *due <= now).copied()?;

@@ -1,5 +1,4 @@
-//! These tests send a list of packets through the responder's handler and collect the output. The
-//! library etherparse parses the output.
+//! Sends packets through the responder's handler. etherparse parses the output.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -146,7 +145,6 @@ fn arp_is_answered_for_our_addresses() {
     let expected = [&PEER[..], &OURS, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &OURS, &V4, &PEER, &FROM].concat();
     assert_eq!((&reply, fate_of_it), (&expected, Fate::Arp));
     assert_eq!(fate(arp([10, 0, 0, 3])), Fate::NotOurs);
-    // The length of an ARP reply must not depend on the length of the frame with the request.
     let mut long = arp(V4);
     long.resize(1900, 0xff);
     assert_eq!(answer(long), (expected, Fate::Arp));
@@ -208,8 +206,8 @@ fn echo_comes_back() {
     let (reply, _) = answer(frame);
     let Some(TransportSlice::Udp(udp_back)) = read(&reply).transport else { panic!() };
     assert_eq!((udp_back.source_port(), udp_back.destination_port(), udp_back.payload()), (7, 1234, &b"odd"[..]));
-    // The next packet has a wrong checksum, as packets from the other end of a veth have.
-    // Nevertheless, the reply to this packet must have a correct checksum.
+    // The request has a wrong checksum, as from the other end of a veth. The reply must have a
+    // correct checksum.
     let mut frame = udp(1234, 7);
     frame[40] ^= 0xff;
     let trusting = Responding::new(config().verifies(false));
@@ -223,7 +221,7 @@ fn echo_comes_back() {
 #[test]
 fn echoes_fit_the_link() {
     for len in [1500, 1501, 1900] {
-        // The IP and UDP or ICMP headers take 28 bytes with IPv4, or 48 bytes with IPv6.
+        // The headers take 28 bytes with IPv4, or 48 bytes with IPv6.
         let bytes = vec![7; len - 28];
         let frames = [
             written(|frame| ethernet().ipv4(FROM, V4, 3).icmpv4_echo_request(7, 9).write(frame, &bytes)),
@@ -241,7 +239,6 @@ fn echoes_fit_the_link() {
     }
 }
 
-/// Makes a segment from the peer.
 fn segment(port: u16, to: u16, sequence: u32, flags: &[u16], acknowledged: u32, payload: &[u8]) -> Vec<u8> {
     let mut tcp = ethernet().ipv4(FROM, V4, 64).tcp(port, to, sequence, 60_000);
     for flag in flags {
@@ -287,9 +284,7 @@ fn what_nobody_serves_is_reset_as_it_should_be() {
     assert_eq!(fate(segment(0, 7, 500, &[SYN], 0, &[])), Fate::BadHeader);
 }
 
-/// Tests a connection from its SYN to its end. The test makes a new handler for each list of
-/// frames, so all frames after the SYN are in one list. The SYN cookie is known in advance, because
-/// it is the same for every handler.
+/// Each list of frames gets a new handler, so all frames after the SYN are in one list.
 #[test]
 fn a_connection_from_beginning_to_end() {
     let responding = Responding::new(config());
@@ -301,8 +296,7 @@ fn a_connection_from_beginning_to_end() {
     let out = answers_of(
         &responding,
         vec![
-            // The connection's second segment arrives before its first, and is dropped. Later, the
-            // peer sends the dropped second segment again.
+            // The second segment arrives first and is dropped. The peer resends it later.
             segment(1000, 7, 506, &[ACK], cookie + 1, b"world"),
             segment(1000, 7, 501, &[ACK], cookie + 1, b"hello"),
             segment(1000, 7, 506, &[ACK], cookie + 6, b"world"),
@@ -324,8 +318,8 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!((counts.get(Fate::Early), counts.opened, counts.open, counts.ended(End::Closed)), (1, 1, 0, 1));
 }
 
-/// The responder replies immediately to a SYN with data. The reply acknowledges only the SYN and
-/// not the data. The peer sends the data again, as it does if Linux replies with a SYN cookie.
+/// The reply to a SYN with data acknowledges only the SYN. The peer resends the data, as after a
+/// SYN cookie of Linux.
 #[test]
 fn data_in_a_syn_comes_again() {
     let responding = Responding::new(config());
@@ -338,8 +332,7 @@ fn data_in_a_syn_comes_again() {
     assert_eq!((tcp.acknowledgment_number(), payload), (504, b"abc".to_vec()));
 }
 
-/// Opens a connection whose peer sends "hello" and receives it back. Then sends `frames` over the
-/// connection, and returns the replies to `frames`. The peer's next sequence number is 506.
+/// Returns the replies to `frames` on an open connection. The peer's next sequence number is 506.
 fn challenged(frames: &[(u32, &[u16])]) -> (Vec<(u32, u32, bool)>, Responded) {
     let responding = Responding::new(config());
     let out = answers_of(&responding, vec![segment(1000, 7, 500, &[SYN], 0, &[])]);
@@ -354,10 +347,9 @@ fn challenged(frames: &[(u32, &[u16])]) -> (Vec<(u32, u32, bool)>, Responded) {
     (said.collect(), responding.so_far())
 }
 
-/// RFC 9293, 3.10.7.4 (with RFC 5961), requires a challenge ACK in reply to a SYN. RFC 9293 also
-/// requires a challenge ACK in reply to a reset that is within the window of 8192 bytes, but not at
-/// the beginning of this window. A TCP reset outside of the receive window is ignored. Only a TCP
-/// reset with exactly the next expected sequence number ends the connection.
+/// A SYN gets a challenge ACK (RFC 9293, 3.10.7.4, and RFC 5961). A reset within the window of 8192
+/// bytes, but not at its beginning, also gets a challenge ACK. A reset outside of the window is
+/// ignored. Only a reset with the next expected number ends the connection.
 #[test]
 fn a_stranger_does_not_end_a_connection() {
     let challenge = vec![(6, 506, true)];
@@ -371,25 +363,25 @@ fn a_stranger_does_not_end_a_connection() {
         let (said, counts) = challenged(&[(sequence, &[RST])]);
         assert_eq!((said, counts.ended(End::Aborted)), (vec![], 0), "{sequence}");
     }
-    // The rate of challenge ACKs is limited: RFC 5961, 7. A peer that has lost its state replies to
-    // the first challenge ACK with a reset that has the exact sequence number.
+    // Challenge ACKs are limited in rate: RFC 5961, 7. A peer that has lost its state answers the
+    // first challenge ACK with a reset that has the exact sequence number.
     let (said, counts) = challenged(&[(900, &[SYN]), (901, &[SYN]), (506, &[RST])]);
     assert_eq!((said, counts.ended(End::Aborted)), (challenge, 1));
 }
 
-/// After the peer's FIN, the next expected sequence number is the FIN's number plus one.
+/// A FIN takes a sequence number, so a reset after it is exact only with the next number.
 #[test]
 fn a_reset_after_a_fin_is_exact_after_the_fin() {
     for (sequence, aborted) in [(507, 1), (508, 0)] {
         let (said, counts) = challenged(&[(506, &[ACK, FIN]), (sequence, &[RST])]);
-        // The first reply is the responder's FIN, which acknowledges the peer's FIN.
+        // The responder's FIN, which acknowledges the peer's FIN.
         assert_eq!(said.len(), 2 - aborted as usize, "{said:?}");
         assert_eq!((said[0], counts.ended(End::Aborted)), ((6, 507, false), aborted));
     }
 }
 
-/// A listening port does not reply to scans. RFC 9293, 3.10.7.2, requires this, and Linux does the
-/// same for a SYN with FIN. A closed port replies to scans with a reset (RFC 9293, 3.10.7.1).
+/// An open port ignores the segments of scans (RFC 9293, 3.10.7.2). Linux also ignores a SYN with
+/// FIN. A closed port replies with a reset.
 #[test]
 fn scans_of_an_open_port_get_no_answer() {
     for flags in [&[][..], &[FIN], &[SYN, FIN], &[RST]] {
@@ -404,8 +396,6 @@ fn scans_of_an_open_port_get_no_answer() {
     assert_eq!((tcp_of(&reply).0.rst(), tcp_of(&reply).0.sequence_number()), (true, 900));
 }
 
-/// One peer opens as many connections as it can. Another peer is still served, and each refused
-/// connection is counted.
 #[test]
 fn one_peer_leaves_room_for_others() {
     const OTHER: [u8; 4] = [10, 0, 0, 3];
@@ -421,15 +411,13 @@ fn one_peer_leaves_room_for_others() {
     let cookie = |nth: usize| u32::from_be_bytes(syns[nth][38..42].try_into().unwrap()) + 1;
     let acks = all.iter().enumerate().map(|(nth, (source, port))| from(*source, *port, &[ACK], cookie(nth)));
     let out = answers_of(&responding, acks.collect());
-    // Each reset in this test is sent to the peer that has too many connections.
+    // Each reset goes to the peer that has too many connections.
     assert!(out.iter().all(|frame| frame[30..34] == FROM && u16::from(frame[47]) & RST == RST) && out.len() == 9);
     let counts = responding.so_far();
     assert_eq!((counts.opened, counts.refused), (4, 9));
 }
 
-/// Each SYN of a burst gets a reply, but the limit on connections allows only one connection. Each
-/// connection beyond the limit is counted as refused once, even if its peer sends more segments
-/// before it receives the reset.
+/// A refused connection counts once, even if its peer sends more segments before the reset arrives.
 #[test]
 fn each_connection_that_is_refused_counts_once() {
     let responding = Responding::new(config().connections_max(1));
@@ -441,7 +429,7 @@ fn each_connection_that_is_refused_counts_once() {
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), &[]));
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), b"hello"));
     }
-    // At this point, the number of connections has reached the limit. One more SYN arrives twice.
+    // After the limit of connections is reached, one more SYN arrives twice.
     frames.extend([900, 900].map(|sequence| segment(1003, 7, sequence, &[SYN], 0, &[])));
     let out = answers_of(&responding, frames);
     assert!(out.iter().all(|frame| tcp_of(frame).0.rst()) && out.len() == 6);
@@ -476,8 +464,8 @@ fn what_is_left_undone_is_told_by_its_reason() {
     (options[14], options[17]) = (0x46, options[17] + 4);
     options.splice(34..34, [1, 1, 1, 0]);
     assert_eq!(summed(options, 24), Fate::Options);
-    // The source address of these packets is the responder's own address, a broadcast address of
-    // the link, or an address that no host can have.
+    // Source addresses that get no reply: the responder's own address, broadcast addresses, and
+    // addresses that no host can have.
     for nobody in [V4, [10, 0, 0, 255], [255; 4], [240, 0, 0, 1], [224, 0, 0, 1], [127, 0, 0, 1], [0, 0, 0, 1]] {
         let mut from_nobody = ping();
         from_nobody[26..30].copy_from_slice(&nobody);

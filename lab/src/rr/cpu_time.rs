@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The unit of time in /proc/stat: `USER_HZ`, which is 100 on all architectures.
+/// `USER_HZ`, the unit of /proc/stat, is 100 on all architectures.
 const TICK: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTime {
     process: Duration,
-    /// The time in which the CPUs of the machine were not idle, summed over all CPUs. The time of
-    /// the machine is `None` if /proc/stat cannot be read.
+    /// The busy time of all CPUs of the machine. `None` if /proc/stat cannot be read.
     machine: Option<Duration>,
 }
 
@@ -23,9 +22,8 @@ impl CpuTime {
         Self { process, machine: fs::read_to_string("/proc/stat").ok().and_then(|stat| busy(&stat)) }
     }
 
-    /// Returns two averages since `earlier`: the number of CPUs that this process used, and the
-    /// number that the whole machine used. `time` is the time that has passed since `earlier` was
-    /// measured.
+    /// Returns the mean number of CPUs that the process and the machine used since `earlier`, which
+    /// was measured `time` ago.
     pub(super) fn since(self, earlier: Self, time: Duration) -> (f64, Option<f64>) {
         let of = |used: Duration| used.as_secs_f64() / time.as_secs_f64().max(f64::MIN_POSITIVE);
         let machine = self.machine.zip(earlier.machine).map(|(now, then)| of(now.saturating_sub(then)));
@@ -33,9 +31,8 @@ impl CpuTime {
     }
 }
 
-/// Parses the first line of /proc/stat (see proc_stat(5)), which has the fields user, nice, system,
-/// idle, iowait, irq, softirq and steal. The field `user` includes the CPU time of virtual machines
-/// (guests).
+/// Parses the first line of /proc/stat (proc_stat(5)): user, nice, system, idle, iowait, irq,
+/// softirq and steal. The value `user` includes the CPU time of virtual machines.
 fn busy(stat: &str) -> Option<Duration> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map(|field| field.parse().ok()).collect::<Option<_>>()?;

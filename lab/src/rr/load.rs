@@ -1,5 +1,4 @@
-//! A load generator for requests and responses, like netperf's tests TCP_RR and UDP_RR. The load
-//! generator has many connections, each with one request or response in flight.
+//! A load generator like netperf's TCP_RR and UDP_RR: one request in flight per connection.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -19,37 +18,34 @@ use crate::measurement::Measurement;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// The time after which a datagram counts as lost and is sent again. In contrast, netperf's test
-/// UDP_RR stops if a datagram is lost.
+/// After this time, a datagram counts as lost and is sent again. (UDP_RR of netperf stops after a
+/// lost datagram.)
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval at which the load generator checks for lost datagrams and for the end of the
-/// measured time.
+/// The interval of checks for lost datagrams and for the end of the measured time.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
-/// The maximum number of epoll events that are read at a time. This maximum is about the default
-/// number of connections.
+/// The number of events that epoll returns at a time: about the default number of connections.
 pub(super) const EVENTS: usize = 512;
 
 pub(super) const OTHER_FILES: u64 = 64;
 
-/// The maximum number of bytes that are read or written at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The options of a load.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// The server.
+    /// The address and port of the server.
     pub target: SocketAddr,
     /// If true, requests and responses are UDP datagrams.
     pub udp: bool,
-    /// The number of connections. Each connection has one request in flight.
+    /// The number of connections, each with one request in flight.
     pub connections: usize,
-    /// The number of threads. The connections are distributed over the threads.
+    /// The number of threads, which share the connections.
     pub threads: usize,
-    /// The bytes of a request.
+    /// The length of a request in bytes.
     pub request: usize,
-    /// The bytes of a response.
+    /// The length of a response in bytes.
     pub response: usize,
     /// The time before the measurement begins.
     pub warm_up: Duration,
@@ -62,14 +58,14 @@ pub struct Load {
 pub struct Measured {
     elapsed: Duration,
     latency: Histogram,
-    /// The average number of CPUs that this process kept busy. The next field, `machine_cpus`, is
-    /// the average number of CPUs of the machine that were busy.
+    /// The mean number of CPUs that this process used. `machine_cpus`: the mean number of CPUs that
+    /// the whole machine used.
     process_cpus: f64,
     machine_cpus: Option<f64>,
     /// The number of connections that broke.
     pub broken: u64,
     lost: u64,
-    /// The reason why the first connection broke.
+    /// Why the first connection broke.
     pub first_error: Option<String>,
 }
 
@@ -100,7 +96,6 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
     let threads = args.threads.min(args.connections);
     let share = |nth: usize| args.connections / threads + usize::from(nth < args.connections % threads);
     let mut shares: Vec<Share> = (0..threads).map(|nth| Share::connect(args, share(nth))).collect::<Result<_, _>>()?;
-    // All threads start at the same time, and end at the same time.
     let barrier = Barrier::new(threads + 1);
     let results: Vec<io::Result<Tally>> = thread::scope(|scope| {
         let run = |share| scope.spawn(|| run_share(share, &barrier, args));
@@ -126,8 +121,8 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
         measured.broken += tally.broken;
         measured.lost += tally.lost;
         measured.first_error = measured.first_error.or(tally.first_error);
-        // The result contains the measured time of the thread that measured longest. The measured
-        // times differ, because the threads detect the end of the measurement at different moments.
+        // Threads detect the end of the measured time at different moments, so the longest measured
+        // time counts.
         if tally.elapsed > measured.elapsed {
             measured.elapsed = tally.elapsed;
             (measured.process_cpus, measured.machine_cpus) = tally.cpus;
@@ -140,8 +135,7 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
     }
 }
 
-/// Raises the limit on the number of open files. If the kernel rejects the new limit on open files,
-/// a later attempt to connect fails, so this error is ignored.
+/// Ignores errors: if the kernel rejects the limit on open files, a later connect fails.
 pub(super) fn allow_files(needed: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
@@ -228,8 +222,7 @@ impl Share {
                 LabError::set_up("a connection", format!("{}, with {nth} connections made: {error}", args.target))
             };
             let stream = Stream::connect(args.target, args.udp).map_err(refused)?;
-            // The epoll events are edge-triggered. Because the events are edge-triggered, the
-            // thread writes to or reads from a connection until the call would block.
+            // Edge-triggered events require reading and writing until the call would block.
             let flags = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
             epoll::add(&epoll, &stream, EventData::new_u64(nth as u64), flags)
                 .map_err(|error| LabError::set_up("events of a socket", error))?;
@@ -263,8 +256,7 @@ fn run_share(share: &mut Share, barrier: &Barrier, args: &Load) -> io::Result<Ta
             Err(error) => return Err(error.into()),
         }
         for event in &events {
-            // The field `data` is copied, because on some architectures it is not aligned in the
-            // epoll event.
+            // On some architectures, the field is not aligned in the epoll event, hence the copy.
             let data = event.data;
             let at = data.u64() as usize;
             share.go_on(at, args, is_warm, &mut tally);
@@ -306,8 +298,7 @@ impl Share {
             if now.duration_since(connection.asked) >= LOST_AFTER {
                 (connection.to_write, connection.to_read, connection.asked) = (args.request, args.response, now);
                 tally.lost += 1;
-                // If the socket's buffer is full, epoll reports an event when the buffer has free
-                // space.
+                // If the socket's buffer is full, epoll reports an event when it has space.
                 let _ = connection.write(&self.piece);
             }
         }
@@ -338,11 +329,10 @@ impl Connection {
                 }
                 (self.to_write, self.to_read, self.asked) = (args.request, args.response, now);
             } else if read < piece.len() {
-                // If no data is left to read, epoll reports another event when more data arrives.
+                // Epoll reports an event when more data arrives.
                 return Ok(());
             }
-            // No response can arrive before the request is written. After writing a request, the
-            // function returns without another read, which would find no data.
+            // No response can arrive before the request is written.
             if self.to_write > 0 {
                 self.write(piece)?;
                 return Ok(());
@@ -350,8 +340,7 @@ impl Connection {
         }
     }
 
-    /// Writes the remaining bytes of the request. Returns true if all bytes of the request are
-    /// written.
+    /// Returns true if the whole request is written.
     fn write(&mut self, piece: &[u8]) -> io::Result<bool> {
         while self.to_write > 0 {
             match self.stream.write(&piece[..self.to_write.min(piece.len())]) {

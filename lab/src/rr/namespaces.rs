@@ -1,4 +1,4 @@
-//! Two network namespaces without names, connected by a veth pair. The kernel removes the two
+//! Two network namespaces without names, connected by a veth pair. The kernel removes the
 //! namespaces when the process that created them ends, even after a crash.
 
 use std::fs::{self, File};
@@ -26,14 +26,12 @@ impl End {
     }
 }
 
-/// The addresses of the client and the server. Only while the kernel's network stack is the server,
-/// the interface has the server's address.
+/// The interface has the server's address only while the kernel's stack is the server.
 const CLIENT: &str = "10.210.0.1/24";
 const SERVER: &str = "10.210.0.2/24";
 
 pub(super) const SERVER_ADDRESS: [u8; 4] = [10, 210, 0, 2];
 
-/// The two network namespaces, which exist until this value is dropped.
 #[derive(Debug)]
 pub(super) struct NamespacePair {
     client: File,
@@ -41,10 +39,8 @@ pub(super) struct NamespacePair {
 }
 
 impl NamespacePair {
-    /// Creates the namespaces and the veth pair.
-    ///
-    /// # Errors
-    /// Returns an error if this process may not create namespaces, or if `ip` is missing.
+    /// Creates both namespaces. Fails without the rights for namespaces, or without the program
+    /// `ip`.
     pub(super) fn new() -> Result<Self, LabError> {
         let made = || {
             on_own_thread(|| {
@@ -59,8 +55,8 @@ impl NamespacePair {
         namespaces.ip(End::Client, &format!("link add c0 type veth peer name s0 netns {other}"))?;
         for end in [End::Client, End::Server] {
             let interface = end.interface();
-            // The kernel must not send packets of its own, such as router solicitations, through
-            // the veth.
+            // Without `addrgenmode none`, the kernel sends packets of its own, such as router
+            // solicitations.
             namespaces.ip(end, &format!("link set dev {interface} addrgenmode none"))?;
             namespaces.ip(end, &format!("link set dev {interface} up"))?;
         }
@@ -68,8 +64,7 @@ impl NamespacePair {
         Ok(namespaces)
     }
 
-    /// Moves the calling thread into a namespace. Threads and processes that the calling thread
-    /// starts later are in the same namespace.
+    /// Moves the calling thread, and threads and processes that it starts later, into a namespace.
     pub(super) fn enter(&self, end: End) -> io::Result<()> {
         let namespace = if end == End::Client { &self.client } else { &self.server };
         Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)
@@ -91,9 +86,7 @@ impl NamespacePair {
     pub(super) fn set_rps_cpus(&self, mask: &str) -> Result<(), LabError> {
         for end in [End::Client, End::Server] {
             let set = || {
-                // /sys shows the interfaces of the network namespace in which it was mounted,
-                // whichever namespace a thread is in. Therefore a thread that enters a network
-                // namespace mounts its own /sys.
+                // /sys shows the network namespace in which it was mounted.
                 unshare(CloneFlags::CLONE_NEWNS)?;
                 mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
                 mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), None::<&str>)?;
@@ -115,8 +108,7 @@ impl NamespacePair {
     }
 }
 
-/// Runs the function `body` on a separate thread, so that the namespaces of the calling thread do
-/// not change.
+/// Runs `body` on a new thread, so that the calling thread keeps its namespaces.
 fn on_own_thread<R: Send>(body: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
     thread::scope(|scope| scope.spawn(body).join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
 }

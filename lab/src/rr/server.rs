@@ -1,5 +1,4 @@
-//! A server for requests and responses that uses the kernel's sockets. The server has one thread
-//! with one epoll instance. The thread sends a response to each request.
+//! A request-response server on the kernel's sockets: one thread with one epoll instance.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,10 +11,8 @@ use super::load::{EVENTS, LOOK};
 
 const LISTENER: u64 = u64::MAX;
 
-/// The maximum number of bytes that are read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A listening server, which accepts connections in [`Server::serve`].
 pub(super) struct Server {
     listener: TcpListener,
     epoll: std::os::fd::OwnedFd,
@@ -38,8 +35,7 @@ impl Server {
     pub(super) fn serve(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         let mut events = Vec::with_capacity(EVENTS);
-        // For the flag `stop`, the memory order `Relaxed` suffices, because no other data depends
-        // on the flag.
+        // `Relaxed` suffices: no other data depends on the flag.
         while !stop.load(Ordering::Relaxed) {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
@@ -60,11 +56,10 @@ impl Server {
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        // The server continues after an error of `accept`. `accept` may fail because a client
-        // closed its connection before it was accepted.
+        // An error may mean that a client closed its connection before it was accepted.
         while let Ok((stream, _)) = self.listener.accept() {
-            // The socket is blocking. The server reads from a connection only after an epoll event,
-            // and always writes complete responses.
+            // The socket is a blocking one: the server reads only after epoll events, and writes
+            // whole responses.
             stream.set_nodelay(true)?;
             let at = self.connections.len() as u64;
             epoll::add(&self.epoll, &stream, EventData::new_u64(at), EventFlags::IN)?;
@@ -74,7 +69,7 @@ impl Server {
     }
 
     /// Reads a part of a request, and sends the response when the request is complete. Closes the
-    /// connection if an operation on it fails, or if the client has ended the connection.
+    /// connection after an error, or if the client has ended it.
     fn answer(&mut self, at: usize) {
         let Some(place @ Some(_)) = self.connections.get_mut(at) else { return };
         let Some((stream, lacks)) = place else { return };

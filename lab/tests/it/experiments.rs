@@ -1,6 +1,4 @@
-//! Runs each experiment for a short time, which is not enough for valid figures. These tests check
-//! that the experiments work and that lab/page.py can read their output, but do not check the
-//! speed.
+//! Runs each experiment for a short time. lab/page.py must be able to read the output.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -29,8 +27,8 @@ fn page(args: &[&str]) -> Output {
     Command::new("python3").arg(page).args(args).output().unwrap()
 }
 
-/// Each run must have the values that lab/experiments.json describes. Each series (kind of run)
-/// that is compared must have run, or must have been skipped with a stated reason.
+/// lab/experiments.json describes all values of the output. Each compared series runs, or the
+/// output states why it does not.
 #[test]
 fn every_experiment_runs_and_the_page_draws_it() {
     let output = lab(&["all", "scale", "--quick"]).output().unwrap();
@@ -59,8 +57,7 @@ fn every_experiment_runs_and_the_page_draws_it() {
     let expected = described.as_object().unwrap().keys().filter(|name| !of_peers.contains(&name.as_str()));
     for name in expected.filter(|_| cpus == 2 && skipped.is_empty()) {
         assert!(names.contains(name.as_str()), "{name}: {names:?}");
-        // Of two series that are compared, only the first must have run. The second series of a
-        // pair may be that of another program, which is shown only for comparison.
+        // The second series of a pair may be another program, shown only for comparison.
         let ours = described[name]["compared"].as_array().unwrap().iter().map(|pair| pair[0].as_str().unwrap());
         for series in ours.filter(|series| !series.starts_with("steerage ")) {
             assert!(seen.contains(&(name.clone(), series.to_owned())), "{name}: {series}");
@@ -83,8 +80,7 @@ fn every_experiment_runs_and_the_page_draws_it() {
     assert!(html.matches("<svg").count() >= names.len() && html.contains("</html>"), "{html}");
 }
 
-/// The page (lab/page.py) compares only runs of the same round in a file. A verdict on two series
-/// needs at least three rounds.
+/// A verdict needs at least three rounds.
 #[test]
 fn the_page_compares_within_rounds_and_keeps_near_and_far_apart() {
     if !is_installed("python3", "python3") {
@@ -98,8 +94,7 @@ fn the_page_compares_within_rounds_and_keeps_near_and_far_apart() {
         .to_string();
         text.push('\n');
     };
-    // In this test, the machine gets slower from round to round, but the ratio of both series stays
-    // the same.
+    // The machine gets slower from round to round, but the ratio of both series stays.
     for round in 0..5 {
         line("forwarding, one CPU", round, [60.0, 61.0], 10.0 / (round + 1) as f64);
         line("forwarding, a collector", round, [60.0, 61.0], 12.0 / (round + 1) as f64);
@@ -167,8 +162,7 @@ fn respond(namespaces: &Namespaces, at: usize, device: &[&str]) -> Child {
     child
 }
 
-/// Pings the responder. Then sends data to the responder's echo service, and requests to its
-/// request service. Returns the responder's counters.
+/// Pings, then uses the echo and the request service. Returns the responder's counters.
 fn converse(namespaces: &Namespaces, client: usize, mut child: Child) -> Value {
     namespaces.within(client, || {
         ping(address("10.210.0.2"), 500);

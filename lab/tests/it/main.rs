@@ -1,5 +1,4 @@
-//! Tests of the experiments, of the responder with the kernel as its peer, and of the tables of
-//! results.
+//! Tests of the experiments, of the responder with the kernel as its peer, and of result tables.
 
 mod experiments;
 mod respond;

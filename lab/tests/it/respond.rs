@@ -1,5 +1,4 @@
-//! Tests of the responder. The peer of the responder is the kernel's network stack in another
-//! network namespace.
+//! The responder against the kernel's network stack in another network namespace.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -28,7 +27,7 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 0x77, 1];
 const V4: &str = "10.210.0.2";
 const V6: &str = "fd00:210::2";
 const ECHO: u16 = 7;
-/// The port for requests of 10 bytes and responses of 50,000 bytes.
+/// The port of the service with requests of 10 bytes and responses of 50,000 bytes.
 const RR: u16 = 5000;
 const CLIENT: usize = 0;
 
@@ -45,9 +44,8 @@ fn input(interface: &str) -> Input {
     options.open().unwrap().input
 }
 
-/// The two ends of a test: a network namespace whose network stack is the peer, and the responder.
-/// The peer and the responder are connected by one veth pair, or by two veth pairs with a `Wire`
-/// between them.
+/// The kernel's network stack in a namespace, and the responder that exchanges packets with it. A
+/// `Wire` can connect two veth pairs.
 struct Net {
     namespaces: Namespaces,
     responding: Arc<Responding>,
@@ -61,7 +59,7 @@ impl Net {
         Self::with(config, cpus, None, |respond| respond)
     }
 
-    /// Makes a `Net` in which segments are merged before the responder replies to them.
+    /// Segments are merged before the responder gets them.
     fn merging(config: Config) -> Option<Self> {
         Self::built(config, 2, None, |builder| builder.coalesce(true), |respond| respond)
     }
@@ -86,8 +84,7 @@ impl Net {
         let server = if faults.is_some() { 2 } else { 1 };
         namespaces.veth((CLIENT, "c0"), (1, "s0"));
         namespaces.address(CLIENT, 1, "c0");
-        // This setting of the veth makes the kernel split segments that are longer than the MTU of
-        // a real cable.
+        // Makes the kernel split segments that are longer than the MTU of a real cable.
         namespaces.must(CLIENT, "link set dev c0 gso_max_segs 1");
         let wire = faults.map(|faults| {
             namespaces.veth((1, "w0"), (2, "s0"));
@@ -120,8 +117,7 @@ impl Net {
         until(end.name(), || self.ended(end) == count);
     }
 
-    /// Ends the run. Checks that each received packet was counted, that each packet has exactly one
-    /// outcome, and that each connection has exactly one reason for its end.
+    /// Each received packet must have one outcome, and each connection one reason for its end.
     fn end(self) -> Snapshot {
         let mut ended = self.running.into_inner().unwrap().into_iter().map(handlers::end);
         let snapshot = ended.next().unwrap();
@@ -157,8 +153,7 @@ fn payload(of: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (of * 131 + at * 7 + (at >> 8)) as u8).collect()
 }
 
-/// Sends bytes to the echo service, and reads the reply at the same time. Checks that the reply is
-/// equal to the sent bytes.
+/// Sends bytes to the echo service, and compares the reply.
 fn echo(stream: &TcpStream, bytes: &[u8]) {
     thread::scope(|scope| {
         scope.spawn(|| (&*stream).write_all(bytes).unwrap());
@@ -197,8 +192,7 @@ fn the_kernel_gets_its_answers() {
             close(stream);
             let stream = connect(to, RR).unwrap();
             ask(&stream, 5);
-            // The client closes its side of the connection. After the client has closed its side,
-            // the remaining responses still arrive, followed by the end of the stream.
+            // After a half-close, the remaining responses still arrive.
             (&stream).write_all(&[1; 30]).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
             let mut rest = Vec::new();
@@ -216,8 +210,6 @@ fn the_kernel_gets_its_answers() {
     net.end();
 }
 
-/// The responder replies to merged segments and datagrams as it replies to single ones, with IPv4
-/// and IPv6.
 #[test]
 fn merged_segments_get_the_same_answers() {
     let Some(net) = Net::merging(config()) else { return };
@@ -250,7 +242,7 @@ fn merged_segments_get_the_same_answers() {
                 merged() > before
             });
             ping(address(to), 1400);
-            // No service listens on this port, so the responder replies to the SYN with a reset.
+            // No service listens on this port.
             assert_eq!(connect(to, 99).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         });
     }
@@ -264,8 +256,7 @@ fn allow_files(count: u64) {
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(count), hard.max(count)).unwrap();
 }
 
-/// Two thousand connections are open. In many rounds of the test, data is sent over each
-/// connection. All the time, the connections are moved from CPU to CPU.
+/// Data flows over each connection while the connections move from CPU to CPU.
 #[test]
 fn no_connection_breaks_while_masks_change() {
     const CONNECTIONS: usize = 2000;
@@ -280,7 +271,6 @@ fn no_connection_breaks_while_masks_change() {
         let streams: Vec<TcpStream> = (0..CONNECTIONS / THREADS).map(|_| connect(V4, ECHO).unwrap()).collect();
         open.fetch_add(streams.len() as u32, Ordering::SeqCst);
         let mut round = 0;
-        // The test continues with more rounds until the CPU mask has changed `CHANGES` times.
         while round < 3 || changes.load(Ordering::SeqCst) < CHANGES {
             round += 1;
             let of = |nth: usize| payload((share * CONNECTIONS + nth) * 31 + round, 900 + nth % 1000);
@@ -291,7 +281,6 @@ fn no_connection_breaks_while_masks_change() {
                 assert!(got == of(nth), "connection {nth} in round {round}");
             }
         }
-        // The connections stay open until all threads have finished their rounds.
         streams.into_iter().for_each(close);
     };
     thread::scope(|scope| {
@@ -337,7 +326,7 @@ fn no_connection_breaks_while_masks_change() {
 fn what_a_network_does_to_packets_no_byte_minds() {
     let faults = Faults::new(42).lose(20).duplicate(20).corrupt(10).reorder(30).delay(20, Duration::from_millis(3));
     let Some(net) = Net::with(config(), 2, Some(faults), |respond| respond) else { return };
-    // If ARP requests or neighbour solicitations are lost, the kernel sends them again.
+    // The kernel resends lost ARP requests and neighbour solicitations.
     [V4, V6].iter().for_each(|to| net.client(|| ping(address(to), 100)));
     thread::scope(|scope| {
         for nth in 0..30 {
@@ -374,8 +363,7 @@ fn a_slow_reader_holds_up_itself_alone() {
         slow.set_nonblocking(true).unwrap();
         let bytes = payload(5, 8 << 20);
         let mut written = 0;
-        // The client does not read the replies. The client writes until its socket accepts no more
-        // bytes.
+        // The client never reads, and writes until its socket accepts no more bytes.
         let mut stuck = 0;
         while stuck < 50 {
             match slow.write(&bytes[written..]) {
@@ -413,7 +401,7 @@ fn a_reset_ends_a_connection_and_one_too_many_is_reset() {
         let mut streams: Vec<TcpStream> = (0..10).map(|_| open()).collect();
         assert_eq!(net.responding.so_far().open, 10);
         assert_eq!(connect(V4, ECHO).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-        // The client closes the connection with a reset.
+        // Closes the connection with a reset.
         let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
         let stream = streams.pop().unwrap();
         setsockopt(&stream, sockopt::Linger, &linger).unwrap();
@@ -427,7 +415,7 @@ fn a_reset_ends_a_connection_and_one_too_many_is_reset() {
     net.end();
 }
 
-/// Makes a socket. If a `connect` or a read of the new socket takes longer than [`HANG`], it fails.
+/// With this socket, a `connect` or a read fails after the time [`HANG`].
 fn client_socket() -> OwnedFd {
     let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
     let hang = TimeVal::seconds(HANG.as_secs() as i64);
@@ -441,8 +429,7 @@ fn client_socket() -> OwnedFd {
 fn a_kernel_that_sends_data_in_its_syn_is_answered() {
     let Some(net) = Net::new(config(), 1) else { return };
     net.client(|| {
-        // With flag 4, the kernel sends data in a SYN even without a Fast Open cookie of an earlier
-        // connection.
+        // Flag 4: data in a SYN even without a Fast Open cookie of an earlier connection.
         std::fs::write("/proc/sys/net/ipv4/tcp_fastopen", "5").unwrap();
         let socket = client_socket();
         let to = SockaddrIn::from_str(&format!("{V4}:{ECHO}")).unwrap();
@@ -458,8 +445,7 @@ fn a_kernel_that_sends_data_in_its_syn_is_answered() {
     net.end();
 }
 
-/// A host restarts, and then connects again from the same port. The kernel of the restarted host
-/// replies to the challenge ACK with a reset.
+/// After a restart, the peer's kernel replies to the challenge ACK with a reset.
 #[test]
 fn a_kernel_that_forgot_its_connection_connects_again() {
     let Some(net) = Net::new(config(), 1) else { return };
@@ -476,7 +462,7 @@ fn a_kernel_that_forgot_its_connection_connects_again() {
         };
         let first = connected(0);
         let port = first.local_addr().unwrap().port();
-        // If a socket is in the mode `TCP_REPAIR`, closing it sends neither a FIN nor a reset.
+        // In the mode `TCP_REPAIR`, closing a socket sends neither a FIN nor a reset.
         setsockopt(&first, sockopt::TcpRepair, &1).unwrap();
         drop(first);
         close(connected(port));
@@ -535,7 +521,6 @@ fn a_panic_loses_connections_and_their_peers_are_told() {
         UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"panic, please", (V4, 9)).unwrap();
         net.until_ended(End::Lost, 100);
         for mut stream in streams {
-            // The responder replies with a reset to the first write on the connection.
             let _ = stream.write_all(b"and now?");
             assert_eq!(stream.read(&mut [0; 10]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         }

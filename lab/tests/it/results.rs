@@ -1,5 +1,4 @@
-//! Tests that the figures in README.md and docs/ are equal to the figures of the tables in
-//! lab/results.
+//! The figures in README.md and docs/ must equal those of the tables in lab/results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +26,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Makes a copy of the documentation pages and of the tables in lab/results.
+/// Copies the documentation pages and the tables in lab/results.
 fn checkout(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
@@ -44,8 +43,7 @@ fn replace(file: &Path, from: &str, to: &str) {
     fs::write(file, text.replace(from, to)).unwrap();
 }
 
-/// Runs lab/results.py, which checks the copy in `folder`, and returns the errors that it prints.
-/// Returns an empty text if there is no error.
+/// Returns the errors that lab/results.py prints for the copy in `folder`.
 fn errors(folder: &Path, args: &[&str]) -> String {
     let output = results(&[&["--root", folder.to_str().unwrap()], args].concat());
     assert_eq!(output.status.success(), output.stderr.is_empty());
@@ -80,8 +78,8 @@ fn a_changed_figure_is_found_and_written() {
         let text = |path: PathBuf| fs::read_to_string(path).unwrap();
         assert_eq!(text(page(file)), text(root().join(file)), "{to}");
     }
-    // The test changes the value in a table cell, as a new measurement would. Then lab/results.py
-    // must name each sentence that quotes the old value.
+    // The table changes as after a new measurement. lab/results.py must name each sentence with the
+    // old value.
     replace(&page("lab/results/performance/path.csv"), "14.5 [13.6..14.9]", "4.40 [4.30..4.50]");
     let wrong = errors(&folder, &[]);
     for name in ["README.md:", "docs/performance.md:"] {

@@ -1,5 +1,4 @@
-//! Tests of the simulation of many CPUs. The tests compare the simulation with measurements on two
-//! real CPUs, and the simulation with itself.
+//! Compares the simulation of many CPUs with measurements on two real CPUs, and with itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,26 +16,22 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Reads the rows of a table in lab/results that has the columns of the experiment `rps`.
 fn rates(table: &str) -> Vec<Rates> {
     let text = fs::read_to_string(path("results").join(table)).unwrap();
     let rows = text.lines().skip(1).map(|line| {
-        // Only the heading of the CSV table has quoted cells with commas, so the other rows can be
-        // split at commas.
+        // Only the heading has quoted cells with commas.
         let cells: Vec<f64> = line.split(',').take(5).map(|cell| cell.parse().unwrap()).collect();
         Rates { work: cells[0], none: cells[1], other: cells[2], hash: cells[3], balance: cells[4] }
     });
     rows.collect()
 }
 
-/// The simulation uses the costs from the experiment `path`, and the work per packet that was
-/// measured on one CPU. From these costs, the simulation must predict the rates of two CPUs.
+/// The simulation uses costs of the experiment `path`, and the work that was measured on one CPU.
 #[test]
 fn two_cpus_do_what_the_simulation_says() {
     let near = ("scale/zen5.toml", "text/rps-amd.csv", false, WORK_MIN);
     let far = ("scale/zen5.toml", "text/rps-far.csv", true, WORK_MIN);
-    // If each of two CPUs has half of the hash values, and the work per packet takes 50 ns, the
-    // measured rate is 11 % lower than the simulation predicts.
+    // With 50 ns of work, the Xeon's `hash` is 11 % slower than predicted.
     let xeon = ("scale/xeon.toml", "text/rps-xeon.csv", false, 2.0 * WORK_MIN);
     for (costs, table, is_far, least) in [near, far, xeon] {
         let profile = Profile::parse(&fs::read_to_string(path(costs)).unwrap()).unwrap();
@@ -93,8 +88,6 @@ fn a_wrong_file_is_named() {
     }
 }
 
-/// Measures a profile (the costs of the receive path) for a very short time. Then compares the
-/// predictions with artificial runs that contain exactly the predicted rates.
 #[test]
 fn this_machine_makes_a_profile() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {

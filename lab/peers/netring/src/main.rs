@@ -14,10 +14,10 @@ use netring::{Capture, FanoutMode};
 const BLOCK_BYTES: usize = 512 << 10;
 const BLOCKS: usize = 64;
 const TIMEOUT_MILLIS: u32 = 10;
-/// After SIGTERM, the program continues to receive packets until no packet arrives for this time.
+/// After SIGTERM, the program receives until no packet arrives for this time.
 const LAST_LOOK: Duration = Duration::from_millis(100);
 
-/// The numbers of packets received, packets dropped, and bytes.
+/// Packets received, packets dropped, and bytes.
 type Counted = (u64, u64, u64);
 
 fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
@@ -68,8 +68,7 @@ fn receive(mut capture: Capture, stopping: &AtomicBool) -> Result<Counted, netri
             continue;
         };
         for packet in &batch {
-            // The program reads some fields of each frame: the EtherType, the protocol, and the
-            // addresses.
+            // The work for each packet reads the EtherType, the protocol, and the addresses.
             let word = |at: usize| {
                 packet.data().get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_ne_bytes)
             };

@@ -1,5 +1,4 @@
-//! Measures the whole receive path with many queues. Packets are steered over all CPUs, with page
-//! caches of several sizes.
+//! The whole receive path with many queues, by size of the local page caches.
 
 use std::thread;
 use std::time::Duration;
@@ -16,9 +15,9 @@ use crate::frames::{self, FLOWS, udp4};
 use crate::load::Pace;
 use crate::runs::ReadsHeaders;
 
-/// A source of frames of 1,500 bytes. The source writes only the first 64 bytes of a frame, which
-/// is the part that a packet function reads. With a real network card, the frame arrives by DMA, so
-/// that the bytes that nobody reads do not use the CPU's caches.
+/// A device with frames of 1,500 bytes, of which it writes only the 64 bytes that a packet function
+/// reads. With a network card, bytes that nobody reads arrive by DMA and do not use the CPU's
+/// caches.
 struct Frames {
     pace: Pace,
     rng: Rng,
@@ -47,20 +46,16 @@ impl RxQueue for Frames {
     }
 }
 
-/// The results of one run.
 pub(super) struct Path {
-    /// The busy time per packet in nanoseconds, summed over all CPUs.
+    /// The busy time of all CPUs per packet, in nanoseconds.
     pub(super) cpu_ns: f64,
-    /// The packets handled per second.
     pub(super) per_second: f64,
-    /// The mean percentage of the time for which the CPUs were busy.
+    /// The mean busy time of a CPU.
     pub(super) cpu_percent: f64,
     pub(super) lost_percent: f64,
 }
 
-/// Runs `queues` queues on the CPUs of `on`. If `rate` is set, `rate` frames arrive per second on
-/// all queues together. If `rate` is not set, frames arrive as fast as the receive path accepts
-/// them.
+/// Without `rate` (frames per second on all queues), frames arrive as fast as polls accept them.
 pub(super) fn once(
     on: &[usize],
     queues: usize,

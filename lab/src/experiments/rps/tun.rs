@@ -1,6 +1,5 @@
-//! Compares two arrangements for the queues of a TUN: more queues without steering, and fewer
-//! queues with steering. The kernel sends the packets and chooses the queue of each flow, as a
-//! network card does.
+//! Compares more queues of a TUN without steering with fewer queues with steering. The kernel sends
+//! the packets and chooses the queue of each flow, as a network card does.
 
 use std::io;
 use std::net::UdpSocket;
@@ -18,22 +17,18 @@ use crate::experiment::{Experiment, Settings};
 use crate::measurement::Measurement;
 use crate::placement::pin;
 
-/// The number of packets per second that the sender sends to the TUN. A single sender reaches this
-/// packet rate with half of a CPU.
+/// Packets per second. A single sender needs half of a CPU for this rate.
 const OFFERED: f64 = 400_000.0;
 
-/// The number of packets that the sender sends in one burst. With shorter bursts, the pauses
-/// between bursts would be too short for the sender to sleep.
+/// With shorter bursts, the pauses would be too short for the sender to sleep.
 const BURST: usize = 64;
 
-/// The number of flows. Each flow has its own socket. The number of flows is so large that the
-/// kernel spreads the flows evenly over the queues.
+/// Flows with a socket each: enough for the kernel to spread them evenly over the queues.
 const FLOWS: u16 = 256;
 
 const NAME: &str = "lab0";
 const SENDER: &str = "10.211.0.1";
-/// An address of the TUN's network. Because no interface has this address, packets to this address
-/// leave through the TUN.
+/// No interface has this address of the TUN's network, so packets to it leave through the TUN.
 const RECEIVER: &str = "10.211.0.2";
 const FIRST_PORT: u16 = 20_000;
 
@@ -43,13 +38,12 @@ pub(super) fn plan(settings: &Settings) -> Experiment {
         experiment.skip("all of it: TUNs in network namespaces take root".to_owned());
         return experiment;
     }
-    // The work per packet is chosen so that all CPUs together can just handle the packets that are
-    // sent.
+    // All CPUs together can just handle the packets that are sent.
     let work = Duration::from_secs_f64(all as f64 / OFFERED);
     for (name, cpus, mut run) in runs_by_queues(settings) {
         let sender = settings.cpus[0];
-        // The sender runs on the first CPU, and the last CPUs get the queues. Therefore the sender
-        // shares its CPU with a queue only if all CPUs have queues.
+        // Queues get the last CPUs of the list, and share the sender's CPU only if all CPUs have
+        // queues.
         run.cpus = settings.cpus.iter().rev().copied().take(cpus).collect();
         experiment.takes(run.takes());
         experiment.case(name, Some(all as f64), cpus, move || once(&run, sender, work));
@@ -57,7 +51,6 @@ pub(super) fn plan(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// Makes one run in a network namespace of its own, which is removed when the calling thread ends.
 fn once(run: &Run, sender: usize, work: Duration) -> Result<Measurement, LabError> {
     let failed = |error| LabError::set_up("network namespaces, which take root", error);
     unshare(CloneFlags::CLONE_NEWNET).map_err(failed)?;
@@ -100,15 +93,13 @@ fn sockets() -> io::Result<Vec<UdpSocket>> {
     (0..FLOWS).map(socket).collect()
 }
 
-/// Sends packets at the rate [`OFFERED`] until `over` is true. Returns the packets per second that
-/// the kernel accepted.
+/// Sends at the rate [`OFFERED`]. Returns the packets per second that the kernel accepted.
 fn send(sockets: &[UdpSocket], over: &AtomicBool) -> f64 {
     const PAYLOAD: [u8; 18] = [0; 18];
     let (start, mut due, mut sent) = (Instant::now(), Duration::ZERO, 0_u64);
     let mut turn = sockets.iter().cycle();
     while !over.load(Ordering::Relaxed) {
-        // If a queue of the TUN is full, `send` returns an error, and the packet is lost. The same
-        // happens with the network card of a busy machine.
+        // If a queue of the TUN is full, the packet is lost, as on a busy network card.
         sent += turn.by_ref().take(BURST).filter(|socket| socket.send(&PAYLOAD).is_ok()).count() as u64;
         due += Duration::from_secs_f64(BURST as f64 / OFFERED);
         thread::sleep(due.saturating_sub(start.elapsed()));
@@ -122,8 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// The test doubles the measuring time until at least one packet arrives within this time.
-    /// Other programs may use all CPUs for a while.
+    /// The measuring time doubles until a packet arrives, because other programs may use all CPUs.
     #[test]
     fn packets_that_the_kernel_sends_are_handled() {
         if Namespaces::new(1).is_none() {

@@ -1,5 +1,4 @@
-//! Simulates the machines of published measurements. The costs are derived from published figures,
-//! which docs/scale.md lists.
+//! Simulates the machines of published measurements. docs/scale.md lists the published figures.
 
 use std::time::Duration;
 
@@ -10,22 +9,20 @@ use crate::error::LabError;
 use crate::experiment::{Experiment, Settings};
 use crate::measurement::Measurement;
 
-/// The number of streams in Herbert's measurement. Each stream has one request in flight.
+/// The number of request-response streams in Herbert's measurement. Each stream has one request in
+/// flight.
 const STREAMS: usize = 500;
 
 /// In a smoke test, the length of a run is divided by this number.
 const QUICK: u32 = 50;
 
-/// The time in nanoseconds from a response to the next request, for two machines of the year 2010
-/// at one network switch. This time is short compared with the time that packets wait in the
-/// queues.
+/// Nanoseconds from a response to the next request, between two machines of 2010 at one switch.
 const THERE_AND_BACK: f64 = 50_000.0;
 
-/// Of the kernel's work on a packet, the receiving CPU does this share. In Zhang's measurement with
-/// a collector (a CPU that only receives), the other CPU does 1 / 1.43 of the kernel's work.
+/// The receiving CPU's share of the Linux kernel's work per packet. With Zhang's collector (a CPU
+/// that only receives), the other CPU does 1 / 1.43 of the work.
 const RECEIVING: f64 = 1.0 - 1.0 / 1.43;
 
-/// The settings that all machines have in common.
 #[derive(Clone)]
 struct With {
     profile: Profile,
@@ -34,17 +31,17 @@ struct With {
     short: u32,
 }
 
-/// A machine with request-response streams, described by its published figures without RPS.
+/// A machine with request-response streams, and its published figures without RPS.
 struct Streams {
     series: &'static str,
     cpus: usize,
-    /// The number of queues without RPS, according to the published figures. The next field,
-    /// `queues`, is the number of queues that the simulation has.
+    /// The number of queues without RPS, as published. `queues`: the number of queues in the
+    /// simulation.
     published_queues: usize,
     queues: usize,
     has_rps: bool,
-    /// The number of transactions per second without RPS. The next field, `cpu_share`, is the share
-    /// of the time of all CPUs that these transactions use.
+    /// Transactions per second without RPS. `cpu_share`: the share of the time of all CPUs that
+    /// these transactions take.
     per_second: f64,
     cpu_share: f64,
 }
@@ -81,8 +78,7 @@ const STREAM_ROWS: [Streams; 7] = [
 ];
 
 impl Streams {
-    /// Returns the three times of a transaction in nanoseconds: on the receiving CPU, on the CPU
-    /// that handles the packet, and in the program.
+    /// Nanoseconds of a transaction on the receiving CPU, on the handling CPU, and in the program.
     fn costs(&self) -> (f64, f64, f64) {
         let kernel = self.published_queues as f64 / self.per_second * 1e9;
         let all = self.cpu_share * self.cpus as f64 / self.per_second * 1e9;
@@ -92,8 +88,7 @@ impl Streams {
     fn measure(&self, with: &With) -> Result<Measurement, LabError> {
         let With { profile, seed, short } = with;
         let (receive, handle, program) = self.costs();
-        // With RPS, the server program runs on the CPU that handles the program's packets in the
-        // kernel.
+        // With RPS, the server program runs on the CPU that handles its packets in the kernel.
         let work = if self.has_rps { handle + program } else { handle };
         let run = ScaleRun {
             profile: Profile { receive, hash: 0.0, ..profile.clone() },
@@ -126,15 +121,16 @@ impl Streams {
     }
 }
 
-/// Constants of Zhang's machine: the kernel's work to forward a packet, in nanoseconds
-/// (lab/notes/published.md), and the numbers of CPUs and queues.
+/// Nanoseconds that the Linux kernel takes to forward a packet in Zhang's measurement
+/// (lab/notes/published.md).
 const FORWARD: f64 = 2500.0;
 const ZHANG_CPUS: usize = 16;
 const ZHANG_QUEUES: usize = 16;
 
 fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
     let With { profile, seed, short } = with;
-    // Each package has a cache. Each CPU of the first package (processor) receives from two queues.
+    // Each package of the machine has one cache. Each CPU of the first package receives from two
+    // queues.
     let machine = Machine { packages: 2, ..Machine::of_one_cache(ZHANG_CPUS / 2) };
     let receiving = ZHANG_CPUS / 2;
     let run = ScaleRun {
@@ -147,8 +143,8 @@ fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
             flows: super::FLOWS,
             kind: Flows::Uniform,
             bursts: None,
-            // Without collectors (CPUs that only receive), the CPUs of one package (processor
-            // socket) forward 60 % of the packets that are sent.
+            // Without collectors (CPUs that only receive), the CPUs of one package forward 60 % of
+            // the packets.
             per_second: receiving as f64 / FORWARD * 1e9 / 0.6,
             seed: *seed,
         },
@@ -162,8 +158,8 @@ fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
     Ok(run.once()?)
 }
 
-/// Measures the rate of forwarded packets with collectors (CPUs that only receive), as a multiple
-/// of the rate without collectors.
+/// The forwarding rate with collectors (CPUs that only receive), as a multiple of the rate without
+/// collectors.
 fn gain(with: &With) -> Result<Measurement, LabError> {
     let (alone, collected) = (forward(false, with)?, forward(true, with)?);
     Ok(Measurement::of("gain", collected.per_second / alone.per_second)
@@ -171,8 +167,8 @@ fn gain(with: &With) -> Result<Measurement, LabError> {
         .and("cpu_percent", 100.0 * collected.cpus / ZHANG_CPUS as f64))
 }
 
-/// The machine of Agroskin's measurement: 330 Gbit/s in frames of 1,500 bytes take 56 % of its CPUs
-/// with the page cache.
+/// Agroskin's machine: with the page cache, receiving 330 Gbit/s in frames of 1,500 bytes takes 56
+/// % of its CPUs.
 const ENA_CPUS: usize = 96;
 const ENA_QUEUES: usize = 128;
 const ENA_PER_SECOND: f64 = 330e9 / (1500.0 * 8.0);
@@ -181,12 +177,10 @@ const ENA_CPU_SHARE: f64 = 0.56;
 fn page_cache(is_on: bool, with: &With) -> Result<Measurement, LabError> {
     let With { profile, seed, short } = with;
     let each = ENA_CPU_SHARE * ENA_CPUS as f64 / ENA_PER_SECOND * 1e9;
-    // Without the page cache, another CPU was the last to use the page, and another CPU was the
-    // last to use the list of the shared allocator. Therefore two cache lines per page are fetched
-    // from far CPUs.
+    // Without the page cache, two cache lines per page come from far CPUs: one of the page, and one
+    // of the shared allocator's list.
     let page = if is_on { 0.0 } else { 2.0 * profile.line[1] };
     let run = ScaleRun {
-        // Two packages of 48 CPUs.
         machine: Machine { packages: 2, ..Machine::of_one_cache(ENA_CPUS / 2) },
         cpus: ENA_CPUS,
         receivers: ENA_CPUS,

@@ -7,6 +7,7 @@ use std::ptr;
 
 use super::super::program;
 use super::{Socket, checked};
+use crate::sys::set;
 
 const PACKET_QDISC_BYPASS: c_int = 20;
 
@@ -37,12 +38,12 @@ impl Socket {
 
     /// Without the permission to exceed the system's limit on buffers, the limit applies.
     pub(crate) fn set_send_buffer(&self, bytes: c_int) -> io::Result<()> {
-        self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
-            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
+        set(&self.0, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+            .or_else(|_| set(&self.0, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
     }
 
     pub(crate) fn bypass_qdisc(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
+        set(&self.0, libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
     }
 
     /// Sends a packet without blocking. The system calls have no address argument, so the sandbox

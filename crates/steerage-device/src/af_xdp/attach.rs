@@ -194,7 +194,7 @@ impl Attempt<'_> {
     fn share(&self) -> Result<Option<(Added, sys::Mode, Vec<String>)>, DeviceError> {
         let (name, wanted) = (&self.options.interface, modes(self.options.mode));
         let there = self.interface.programs.first();
-        let found = there.and_then(|there| Some((there.place, ProgramInfo::of(there.id).ok()?)));
+        let found = there.and_then(|there| Some((there.place, ProgramInfo::of_id(there.id).ok()?)));
         let places: Vec<XdpPlace> = match found {
             Some((place, program)) if dispatcher::is_one(&program.name) && !self.options.replace => vec![place],
             None if there.is_none() && self.options.priority.is_some() => {
@@ -235,7 +235,8 @@ impl Attempt<'_> {
                 // it.
                 Err(dispatcher::Refused::ByAnother(_)) if wait <= WAIT_LAST && !self.is_held => {}
                 Err(dispatcher::Refused::ByAnother(id)) => {
-                    return Err(Refused::For(self.occupied_by(&ProgramInfo { id, name: sys::NAME.to_owned() })));
+                    let there = ProgramInfo { id, name: sys::NAME.to_owned(), map: None };
+                    return Err(Refused::For(self.occupied_by(&there)));
                 }
                 Err(dispatcher::Refused::Error(error)) => return Err(Refused::Mode(error)),
             }
@@ -295,7 +296,7 @@ impl Attempt<'_> {
                 return Err(Refused::Mode(error));
             }
             let there = interface::look(&self.options.interface).ok().and_then(|link| link.programs.first().copied());
-            let there = there.and_then(|there| Some((there, ProgramInfo::of(there.id).ok()?)));
+            let there = there.and_then(|there| Some((there, ProgramInfo::of_id(there.id).ok()?)));
             let ours = there.as_ref().is_none_or(|(_, program)| program.is_ours());
             match there {
                 _ if wait > WAIT_LAST || ours && self.is_held => {

@@ -30,10 +30,8 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use steerage_netlink::{Changes, Entry, Rtnetlink, XdpPlace, XdpProgram};
 
 use super::assembler::Instruction;
-use super::sys::NAME;
-use super::sys::extension::{
-    Description, Function, Typed, constant, pin, pinned, program_of, replace_function, value_of,
-};
+use super::sys::extension::{Function, Typed, constant, pin, pinned, replace_function, value_of};
+use super::sys::{NAME, ProgramInfo, program_of};
 use code::{COMPONENTS_MAX, CONFIGURATION_BYTES, DISPATCHER, FIRST_FUNCTION, Rule, configuration, function_of, rules};
 
 /// The default priority of an XDP program in a dispatcher, as in libxdp.
@@ -194,7 +192,7 @@ pub(super) fn has(component: Component) -> io::Result<bool> {
     let directory = Directory::open(FlockArg::LockExclusiveNonblock)?;
     let link = Rtnetlink::open()?.link_at(interface)?;
     let Some(there) = link.programs.first() else { return Ok(false) };
-    if !is_one(&Description::of(program_of(there.id)?.as_fd())?.name) {
+    if !is_one(&ProgramInfo::of_id(there.id)?.name) {
         return Ok(false);
     }
     let dispatcher = Dispatcher::attached(&directory, interface)?;
@@ -267,13 +265,13 @@ impl Dispatcher {
         let link = Rtnetlink::open()?.link_at(interface)?;
         let Some(&XdpProgram { id, place }) = link.programs.first() else { return Ok(None) };
         let program = program_of(id)?;
-        let description = Description::of(program.as_fd())?;
-        let foreign = || io::Error::other(format!("program {id}, `{}`, is no dispatcher", description.name));
-        if !is_one(&description.name) {
+        let info = ProgramInfo::of(program.as_fd())?;
+        let foreign = || io::Error::other(format!("program {id}, `{}`, is no dispatcher", info.name));
+        if !is_one(&info.name) {
             return Err(foreign());
         }
         let mut bytes = [0; CONFIGURATION_BYTES];
-        value_of(description.map.ok_or_else(foreign)?, &mut bytes).map_err(|_| foreign())?;
+        value_of(info.map.ok_or_else(foreign)?, &mut bytes).map_err(|_| foreign())?;
         let rules = rules(&bytes).map_err(|version| {
             io::Error::other(format!("its dispatcher has version {version} of the layout, and steerage knows 2"))
         })?;
@@ -282,7 +280,7 @@ impl Dispatcher {
             let path = pins.join(format!("prog{nth}-prog"));
             let program =
                 pinned(&path).map_err(|error| io::Error::new(error.kind(), format!("{error}: {}", path.display())))?;
-            let Description { id, name, .. } = Description::of(program.as_fd())?;
+            let ProgramInfo { id, name, .. } = ProgramInfo::of(program.as_fd())?;
             Ok(Loaded { program: Some(program), id, name, rule })
         };
         let components = rules.into_iter().enumerate().map(component).collect::<io::Result<_>>()?;
@@ -317,13 +315,13 @@ impl Built {
             let (target, function) = (program.as_fd(), function_of(nth));
             if let (None, Some(ours)) = (&component.program, &ours) {
                 let loaded = with_log(|log| ours.load_for(target, function, log))?;
-                component.id = Description::of(loaded.as_fd())?.id;
+                component.id = ProgramInfo::of(loaded.as_fd())?.id;
                 component.program = Some(loaded);
             }
             let component = component.program.as_ref().ok_or_else(too_long)?;
             links.push(replace_function(component.as_fd(), target, function)?);
         }
-        let id = Description::of(program.as_fd())?.id;
+        let id = ProgramInfo::of(program.as_fd())?.id;
         Ok(Self { program, id, components, links })
     }
 

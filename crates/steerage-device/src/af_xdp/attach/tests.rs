@@ -63,7 +63,7 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
             assert!(note.contains(&whose) && note.contains("It listens instead"), "{note}");
             let taking = options(true).open().unwrap();
             let ours = link().programs[0].id;
-            assert!(ProgramInfo::of(ours).unwrap().is_ours() && ours != there);
+            assert!(ProgramInfo::of_id(ours).unwrap().is_ours() && ours != there);
             drop(taking);
             // Until `execve`, a forked child of another test has copies of all file descriptors.
             let start = Instant::now();

@@ -32,6 +32,7 @@ mod spec;
 mod sys;
 mod take;
 mod tx_sockets;
+mod waits;
 
 use std::io;
 use std::ops::RangeInclusive;

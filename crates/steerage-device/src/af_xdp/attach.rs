@@ -5,8 +5,6 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::thread;
-use std::time::Duration;
 
 use steerage::DeviceError;
 use steerage_netlink::{self as netlink, Rtnetlink, XdpPlace, XdpProgram, netdev};
@@ -19,15 +17,12 @@ use super::metadata::Functions;
 use super::program::{Maps, Ports, program};
 use super::sys::{self, Link, Map, Program, ProgramInfo};
 use super::take::Take;
+use super::waits::Waits;
 use super::{AfXdpOptions, Mode, PERMISSION};
 use crate::device_hash::DeviceHash;
 
 #[cfg(test)]
 mod tests;
-
-/// The waits for the kernel to remove the XDP program of a process that has just ended.
-const WAIT_FIRST: Duration = Duration::from_millis(1);
-const WAIT_LAST: Duration = Duration::from_millis(512);
 
 const LOG_BYTES: usize = 1 << 16;
 
@@ -227,21 +222,19 @@ impl Attempt<'_> {
         let instructions =
             self.instructions(mode, Functions::default()).map_err(|error| Refused::For(self.load_error(error)))?;
         let priority = self.options.priority.unwrap_or(PRIORITY_DEFAULT);
-        let mut wait = WAIT_FIRST;
+        let mut waits = Waits::new();
         loop {
             match dispatcher::add(self.interface.index, place_of(mode), priority, &instructions) {
                 Ok(added) => return Ok(added),
                 // The program may belong to a process that has just ended. The kernel will remove
                 // it.
-                Err(dispatcher::Refused::ByAnother(_)) if wait <= WAIT_LAST && !self.is_held => {}
+                Err(dispatcher::Refused::ByAnother(_)) if !waits.are_over() && !self.is_held => waits.sleep(),
                 Err(dispatcher::Refused::ByAnother(id)) => {
                     let there = ProgramInfo { id, name: sys::NAME.to_owned(), map: None };
                     return Err(Refused::For(self.occupied_by(&there)));
                 }
                 Err(dispatcher::Refused::Error(error)) => return Err(Refused::Mode(error)),
             }
-            thread::sleep(wait);
-            wait *= 2;
         }
     }
 
@@ -286,7 +279,7 @@ impl Attempt<'_> {
     }
 
     fn attach(&self, program: &Program, mode: sys::Mode) -> Result<Link, Refused> {
-        let mut wait = WAIT_FIRST;
+        let mut waits = Waits::new();
         loop {
             let error = match program.attach(self.interface.index, mode) {
                 Ok(link) => return Ok(link),
@@ -299,7 +292,7 @@ impl Attempt<'_> {
             let there = there.and_then(|there| Some((there, ProgramInfo::of_id(there.id).ok()?)));
             let ours = there.as_ref().is_none_or(|(_, program)| program.is_ours());
             match there {
-                _ if wait > WAIT_LAST || ours && self.is_held => {
+                _ if waits.are_over() || ours && self.is_held => {
                     return Err(Refused::For(self.occupied(there, error)));
                 }
                 // The kernel removes steerage's old program when its process ends. If the old
@@ -308,8 +301,7 @@ impl Attempt<'_> {
                 Some((there, _)) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
                 _ => return Err(Refused::For(self.occupied(there, error))),
             }
-            thread::sleep(wait);
-            wait *= 2;
+            waits.sleep();
         }
     }
 

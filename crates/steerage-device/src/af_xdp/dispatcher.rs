@@ -20,8 +20,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::thread;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -32,6 +30,7 @@ use steerage_netlink::{Changes, Entry, Rtnetlink, XdpPlace, XdpProgram};
 use super::assembler::Instruction;
 use super::sys::extension::{Function, Typed, constant, pin, pinned, replace_function, value_of};
 use super::sys::{NAME, ProgramInfo, program_of};
+use super::waits::Waits;
 use code::{COMPONENTS_MAX, CONFIGURATION_BYTES, DISPATCHER, FIRST_FUNCTION, Rule, configuration, function_of, rules};
 
 /// The default priority of an XDP program in a dispatcher, as in libxdp.
@@ -40,11 +39,6 @@ pub const PRIORITY_DEFAULT: u32 = 50;
 /// The mount point of the BPF file system, and the variable that names another one, as in libxdp.
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const FILE_SYSTEM_VARIABLE: &str = "LIBXDP_BPFFS";
-
-/// The maximum number of attempts while other processes change the dispatcher. Each wait is twice
-/// as long as the wait before. libxdp tries for the same total time.
-const TRIES_MAX: u32 = 10;
-const WAIT_FIRST: Duration = Duration::from_millis(1);
 
 /// The wait in milliseconds before another attempt to read a dispatcher that is locked.
 const READ_AGAIN_MS: u16 = 100;
@@ -416,15 +410,13 @@ impl Directory {
 
     /// Calls `change`, and calls it again if another process changed the dispatcher meanwhile.
     fn repeat<T>(&self, mut change: impl FnMut(&Self) -> Result<T, Refused>) -> Result<T, Refused> {
-        let mut wait = WAIT_FIRST;
-        for _ in 1..TRIES_MAX {
+        let mut waits = Waits::new();
+        loop {
             match change(self) {
-                Err(Refused::Error(error)) if is_race(&error) => thread::sleep(wait),
+                Err(Refused::Error(error)) if is_race(&error) && !waits.are_over() => waits.sleep(),
                 changed => return changed,
             }
-            wait *= 2;
         }
-        change(self)
     }
 }
 

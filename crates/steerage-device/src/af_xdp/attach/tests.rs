@@ -1,4 +1,5 @@
 use std::net::UdpSocket;
+use std::thread;
 use std::time::Instant;
 
 use steerage::flow::wire::ethertype;

@@ -51,6 +51,19 @@ pub(super) struct Device {
     sockets: Mutex<Sockets>,
 }
 
+/// The state of an interface whose changes are logged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) up: bool,
+    pub(super) mtu: Option<usize>,
+}
+
+impl Known {
+    pub(super) fn of(link: &Link) -> Self {
+        Self { up: link.up, mtu: link.mtu }
+    }
+}
+
 /// The interfaces from which this process takes packets.
 static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
@@ -215,6 +228,22 @@ impl Device {
 
     pub(super) fn longest(&self) -> usize {
         self.longest.load(Ordering::Relaxed)
+    }
+
+    /// `what` says what the interface is to the user.
+    pub(super) fn report(&self, what: &str, before: Known, now: Known) {
+        let (device, longest) = (&self.name, self.longest());
+        match (before.up, now.up) {
+            (false, true) => tracing::info!(%device, "{what} is up again"),
+            (true, false) => tracing::warn!(%device, "{what} is down; going on when it is up"),
+            _ => {}
+        }
+        let Some(mtu) = now.mtu.filter(|mtu| before.mtu.is_some_and(|before| before != *mtu)) else { return };
+        if mtu + ethernet::TAGGED_BYTES > longest {
+            tracing::warn!(%device, mtu, longest, "the MTU was raised: frames longer than there is room for are lost until a new start");
+        } else {
+            tracing::info!(%device, mtu, "the MTU was changed");
+        }
     }
 
     pub(super) fn ready(&self, number: u32, region: &Arc<Region>) -> Result<OpenSocket, DeviceError> {

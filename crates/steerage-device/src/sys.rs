@@ -86,6 +86,12 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+pub(crate) fn bind<T: ?Sized>(socket: impl AsFd, address: &T) -> io::Result<()> {
+    let (at, len) = (std::ptr::from_ref(address).cast(), size_of_val(address) as libc::socklen_t);
+    // SAFETY: the kernel reads `len` bytes, which are those of `address`.
+    checked(unsafe { libc::bind(socket.as_fd().as_raw_fd(), at, len) })
+}
+
 pub(crate) fn set<T: Copy>(socket: impl AsFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
     let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
     // SAFETY: the kernel reads `len` bytes, which are those of `value`.

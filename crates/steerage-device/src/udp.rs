@@ -31,7 +31,7 @@ use crate::namespace::Namespace;
 use crate::offloads::whole::Whole;
 use crate::options::setters;
 use crate::send_room::SendRoom;
-use crate::sys::{set, socket};
+use crate::sys::{bind, set, socket};
 
 pub use spec::is_spec;
 
@@ -193,7 +193,7 @@ impl UdpOptions {
             let fd = self.socket(count > 1).map_err(|e| self.error("open a socket", e))?;
             let (name, name_bytes) = headers::name_of(local);
             let advice = "choose another port, or an address that `ip addr` lists";
-            sys::bind(&fd, &name, name_bytes).map_err(|e| self.error("bind a socket", e).advise(advice))?;
+            bind(&fd, &name.0[..name_bytes]).map_err(|e| self.error("bind a socket", e).advise(advice))?;
             let bound = sys::bound(&fd).map_err(|e| self.error("ask for the socket's address", e))?;
             local = headers::address_of(&bound).unwrap_or(local);
             rooms.push(SendRoom::of(&fd).map_err(|e| self.error("ask for the socket's buffer", e))?);

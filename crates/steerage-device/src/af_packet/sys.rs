@@ -3,9 +3,9 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::sys::{checked, get, set, socket};
+use crate::sys::{bind, get, set, socket};
 
 mod ring;
 mod send;
@@ -83,19 +83,22 @@ impl Socket {
         set(&self.0, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0)
     }
 
+    /// Listens to the interface.
     pub(super) fn bind(&self, interface: u32) -> io::Result<()> {
+        self.bind_to(interface, ETH_P_ALL)
+    }
+
+    fn bind_to(&self, interface: u32, protocol: u16) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
-            sll_protocol: ETH_P_ALL.to_be(),
+            sll_protocol: protocol.to_be(),
             sll_ifindex: interface as i32,
             sll_hatype: 0,
             sll_pkttype: 0,
             sll_halen: 0,
             sll_addr: [0; 8],
         };
-        let (at, len) = (std::ptr::from_ref(&address).cast(), size_of_val(&address) as libc::socklen_t);
-        // SAFETY: `len` bytes at `at` are the address.
-        checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
+        bind(&self.0, &address)
     }
 
     /// Whether the interface receives frames for other machines while this socket exists.

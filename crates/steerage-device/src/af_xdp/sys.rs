@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use steerage::device::{Page, Posted, Region};
 
-use crate::sys::{checked, get, set, socket};
+use crate::sys::{bind, checked, get, set, socket};
 
 mod bpf;
 pub(super) mod extension;
@@ -188,9 +188,7 @@ impl Socket {
             queue: place.queue,
             shared: shared.map_or(0, |first| first.as_raw_fd() as u32),
         };
-        let (at, len) = (std::ptr::from_ref(&address).cast(), size_of::<SocketAddress>() as libc::socklen_t);
-        // SAFETY: `len` bytes at `at` are the address.
-        checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
+        bind(&self.0, &address)
     }
 
     fn is_zero_copy(&self) -> bool {

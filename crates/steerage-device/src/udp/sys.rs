@@ -186,11 +186,6 @@ pub(super) fn send(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
-pub(super) fn bind(fd: &OwnedFd, name: &Name, name_bytes: usize) -> io::Result<()> {
-    // SAFETY: the kernel reads no more than `NAME_BYTES`.
-    checked(unsafe { libc::bind(fd.as_raw_fd(), name.0.as_ptr().cast(), name_bytes.min(NAME_BYTES) as _) })
-}
-
 pub(super) fn bound(fd: &OwnedFd) -> io::Result<Name> {
     let (mut name, mut len) = (Name([0; NAME_BYTES]), NAME_BYTES as libc::socklen_t);
     // SAFETY: the kernel writes no more than `len` bytes.

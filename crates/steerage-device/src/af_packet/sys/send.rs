@@ -6,22 +6,10 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 use super::super::program;
-use super::{Socket, checked};
+use super::Socket;
 use crate::sys::set;
 
 const PACKET_QDISC_BYPASS: c_int = 20;
-
-fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
-    libc::sockaddr_ll {
-        sll_family: libc::AF_PACKET as u16,
-        sll_protocol: protocol.to_be(),
-        sll_ifindex: interface as i32,
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: 0,
-        sll_addr: [0; 8],
-    }
-}
 
 impl Socket {
     /// `protocol` is 0 for packets with a link header. A socket that is bound to a protocol would
@@ -30,10 +18,7 @@ impl Socket {
         if protocol != 0 {
             self.attach(&program::NOTHING)?;
         }
-        let address = address(interface, protocol);
-        let (at, len) = (ptr::from_ref(&address).cast(), size_of_val(&address) as libc::socklen_t);
-        // SAFETY: `len` bytes at `at` are the address.
-        checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
+        self.bind_to(interface, protocol)
     }
 
     /// Without the permission to exceed the system's limit on buffers, the limit applies.

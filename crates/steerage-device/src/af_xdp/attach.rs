@@ -15,7 +15,7 @@ use super::dispatcher::{self, Added, PRIORITY_DEFAULT};
 use super::interface;
 use super::metadata::Functions;
 use super::program::{Maps, Ports, program};
-use super::sys::{self, Link, Map, Program, ProgramInfo};
+use super::sys::{self, Link, Map, Program, ProgramInfo, with_log};
 use super::take::Take;
 use super::waits::Waits;
 use super::{AfXdpOptions, Mode, PERMISSION};
@@ -23,8 +23,6 @@ use crate::device_hash::DeviceHash;
 
 #[cfg(test)]
 mod tests;
-
-const LOG_BYTES: usize = 1 << 16;
 
 const HASH_FUNCTION: &str = "bpf_xdp_metadata_rx_hash";
 const TIME_FUNCTION: &str = "bpf_xdp_metadata_rx_timestamp";
@@ -252,19 +250,13 @@ impl Attempt<'_> {
     fn load(&self, mode: sys::Mode, functions: Functions) -> io::Result<Program> {
         let instructions = self.instructions(mode, functions)?;
         let bound_to = functions.any().then_some(self.interface.index);
-        // Kernels before 5.18 cannot load a program with support for frames longer than a chunk.
-        let loaded = Program::load(&instructions, bound_to, true, &mut []);
-        let Err(error) = loaded else { return loaded };
-        if bound_to.is_none() && error.raw_os_error() == Some(libc::EINVAL) {
-            if let Ok(program) = Program::load(&instructions, bound_to, false, &mut []) {
-                return Ok(program);
+        with_log(|log| match Program::load(&instructions, bound_to, true, log) {
+            // Kernels before 5.18 cannot load a program with support for frames longer than a chunk.
+            Err(error) if bound_to.is_none() && error.raw_os_error() == Some(libc::EINVAL) => {
+                Program::load(&instructions, bound_to, false, &mut []).map_err(|_| error)
             }
-        }
-        let mut log = vec![0; LOG_BYTES];
-        let _ = Program::load(&instructions, bound_to, true, &mut log);
-        let said = String::from_utf8_lossy(&log);
-        tracing::debug!(verifier = said.trim_end_matches('\0'), "a program that would not load");
-        Err(error)
+            loaded => loaded,
+        })
     }
 
     fn load_error(&self, cause: io::Error) -> DeviceError {

@@ -29,7 +29,7 @@ use steerage_netlink::{Changes, Entry, Rtnetlink, XdpPlace, XdpProgram};
 
 use super::assembler::Instruction;
 use super::sys::extension::{Function, Typed, constant, pin, pinned, replace_function, value_of};
-use super::sys::{NAME, ProgramInfo, program_of};
+use super::sys::{NAME, ProgramInfo, program_of, with_log};
 use super::waits::Waits;
 use code::{COMPONENTS_MAX, CONFIGURATION_BYTES, DISPATCHER, FIRST_FUNCTION, Rule, configuration, function_of, rules};
 
@@ -42,8 +42,6 @@ const FILE_SYSTEM_VARIABLE: &str = "LIBXDP_BPFFS";
 
 /// The wait in milliseconds before another attempt to read a dispatcher that is locked.
 const READ_AGAIN_MS: u16 = 100;
-
-const LOG_BYTES: usize = 1 << 16;
 
 /// Identifies steerage's XDP program in the dispatcher of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -431,16 +429,6 @@ fn create_directory(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         created => created,
     }
-}
-
-/// Loads a program. If the kernel rejects the program, loads it again to log the verifier's reason.
-fn with_log(load: impl Fn(&mut [u8]) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
-    load(&mut []).inspect_err(|_| {
-        let mut log = vec![0; LOG_BYTES];
-        let _ = load(&mut log);
-        let reason = String::from_utf8_lossy(&log);
-        tracing::debug!(verifier = reason.trim_end_matches('\0'), "a program of the dispatcher would not load");
-    })
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ mod send;
 pub use bpf::attached_dissector;
 #[cfg(test)]
 pub(super) use bpf::tag_what_is_sent;
-pub(super) use bpf::{ByCpu, Dissector, Link, Map, Mode, NAME, Program, ProgramInfo, link_of, program_of};
+pub(super) use bpf::{ByCpu, Dissector, Link, Map, Mode, NAME, Program, ProgramInfo, link_of, program_of, with_log};
 use ring::{Descriptor, Ring};
 pub(super) use send::{Completions, Rings, Sender, Unsent};
 

@@ -46,6 +46,8 @@ const LINKS_MAX: usize = 10_000;
 
 const NAME_BYTES: usize = 16;
 
+const LOG_BYTES: usize = 1 << 16;
+
 #[repr(C, align(8))]
 pub(super) struct Attributes([u8; BYTES]);
 
@@ -181,6 +183,16 @@ impl ByCpu {
 pub(in crate::af_xdp) enum Mode {
     Native,
     Skb,
+}
+
+/// Loads a program. If the kernel rejects the program, loads it again to log the verifier's reason.
+pub(in crate::af_xdp) fn with_log<T>(load: impl Fn(&mut [u8]) -> io::Result<T>) -> io::Result<T> {
+    load(&mut []).inspect_err(|_| {
+        let mut log = vec![0; LOG_BYTES];
+        let _ = load(&mut log);
+        let reason = String::from_utf8_lossy(&log);
+        tracing::debug!(verifier = reason.trim_end_matches('\0'), "a program would not load");
+    })
 }
 
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_ulong};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
 
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
@@ -106,6 +107,16 @@ pub(crate) fn get<T: Copy + Default>(socket: impl AsFd, level: c_int, option: c_
     // of plain numbers, for which any bytes are valid.
     checked(unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), level, option, at, &raw mut len) })?;
     Ok(value)
+}
+
+/// Maps `bytes` bytes at an address of the kernel's choice. `offset` is an offset in `fd`.
+pub(crate) fn map(bytes: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags & !libc::MAP_FIXED, fd, offset) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave the null address"))
 }
 
 /// Sends an ethtool(8) command about an interface in this thread's network namespace. `words` is

@@ -15,7 +15,7 @@ use super::dispatcher::{self, Added, PRIORITY_DEFAULT};
 use super::interface;
 use super::metadata::Functions;
 use super::program::{Maps, Ports, program};
-use super::sys::{self, Link, Map, Program, ProgramInfo, with_log};
+use super::sys::{self, Link, Map, Program, ProgramInfo, program_of, with_log};
 use super::take::Take;
 use super::waits::Waits;
 use super::{AfXdpOptions, Mode, PERMISSION};
@@ -250,10 +250,10 @@ impl Attempt<'_> {
     fn load(&self, mode: sys::Mode, functions: Functions) -> io::Result<Program> {
         let instructions = self.instructions(mode, functions)?;
         let bound_to = functions.any().then_some(self.interface.index);
-        with_log(|log| match Program::load(&instructions, bound_to, true, log) {
+        with_log(|log| match Program::load(sys::NAME, &instructions, bound_to, true, log) {
             // Kernels before 5.18 cannot load a program with support for frames longer than a chunk.
             Err(error) if bound_to.is_none() && error.raw_os_error() == Some(libc::EINVAL) => {
-                Program::load(&instructions, bound_to, false, &mut []).map_err(|_| error)
+                Program::load(sys::NAME, &instructions, bound_to, false, &mut []).map_err(|_| error)
             }
             loaded => loaded,
         })
@@ -301,7 +301,9 @@ impl Attempt<'_> {
         let interface = self.interface.index;
         let taken = match sys::link_of(there.id, interface) {
             Ok(Some(link)) => link.detach(),
-            Ok(None) => Rtnetlink::open().and_then(|mut kernel| kernel.set_xdp_program(interface, there.place, None)),
+            Ok(None) => program_of(there.id).and_then(|program| {
+                Rtnetlink::open()?.exchange_xdp_program(interface, there.place, Some(program.as_fd()), None)
+            }),
             Err(error) => Err(error),
         };
         taken.map_err(|error| self.options.error("take the XDP program away that is there", error).advise(PERMISSION))

@@ -17,7 +17,7 @@ fn other() -> Program {
     let mut asm = Assembler::default();
     asm.set(R0, 2);
     asm.exit();
-    Program::load_as("somebodys", &asm.finish().unwrap(), None, true, &mut []).unwrap()
+    Program::load("somebodys", &asm.finish().unwrap(), None, true, &mut []).unwrap()
 }
 
 fn options(replace: bool) -> AfXdpOptions {
@@ -47,7 +47,7 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
                 true => Some(program.attach(index, theirs).unwrap()),
                 false => {
                     let mut kernel = Rtnetlink::open().unwrap();
-                    kernel.set_xdp_program(index, place, Some(program.as_fd())).unwrap();
+                    kernel.exchange_xdp_program(index, place, None, Some(program.as_fd())).unwrap();
                     None
                 }
             };

@@ -207,15 +207,6 @@ impl AsFd for Program {
 impl Program {
     /// A program that calls functions of the kernel must be bound to one interface.
     pub(in crate::af_xdp) fn load(
-        program: &[Instruction],
-        bound_to: Option<u32>,
-        several: bool,
-        log: &mut [u8],
-    ) -> io::Result<Self> {
-        Self::load_as(NAME, program, bound_to, several, log)
-    }
-
-    pub(in crate::af_xdp) fn load_as(
         name: &str,
         program: &[Instruction],
         bound_to: Option<u32>,

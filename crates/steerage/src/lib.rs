@@ -230,8 +230,8 @@ pub mod messages {
 ///
 /// Before a frame, a page has at least 128 bytes (`HEADROOM`) of room, for `prepend`. After the
 /// longest frame, a page has 64 bytes (`TAILROOM`), for `append`. To hand over a page from
-/// `Completions::alloc`, write the frame at `Fit::offset` and call `Completions::push` with
-/// `Completion::new(page, fit.offset(), len)`.
+/// `Completions::alloc`, write the frame at `HEADROOM` and call `Completions::push` with
+/// `Completion::new(page, HEADROOM, len)`.
 ///
 /// # Memory of its own
 ///

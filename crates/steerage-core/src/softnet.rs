@@ -204,7 +204,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     #[inline]
     pub fn step(&mut self) -> Stepped {
         loop {
-            if let Some(stepped) = self.next_phase() {
+            if let Some(stepped) = self.advance() {
                 return stepped;
             }
         }
@@ -228,14 +228,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
 
     /// Runs only the next phase. Returns `Some` after the last phase of a round. A simulator uses
     /// `advance` to run the phases of many CPUs in any order.
-    #[inline]
-    pub fn advance(&mut self) -> Option<Stepped> {
-        self.next_phase()
-    }
-
     // Always inlined into `step`, because a round has at least seven phases.
     #[inline(always)]
-    fn next_phase(&mut self) -> Option<Stepped> {
+    pub fn advance(&mut self) -> Option<Stepped> {
         let _in_round = round::enter();
         self.phase = match self.phase {
             Phase::Control => {

@@ -30,7 +30,7 @@ use crate::tx::OwnedTx;
 use steerage_moves::Event;
 
 /// The outcome of one round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stepped {
     /// The round received or handled packets: call `step` again.
     Worked,
@@ -42,7 +42,7 @@ pub enum Stepped {
 
 /// The phases of a round, in order. A variant's number is the index of one of the CPU's queues or
 /// backlogs. [`Softnet::advance`] runs one phase, and the example of [`Softnet`] runs whole rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Carry out requested changes: moves of buckets, new limits, the end of the run.
     Control,

@@ -25,10 +25,10 @@ type Crates = BTreeMap<String, Crate>;
 const STRICT_PATH: &[&str] =
     &["rx", "completions", "page_cache", "queue", "backlog", "packet", "handler", "tx", "softnet"];
 /// One person can read this many lines in an afternoon.
-const STRICT_PATH_LINES_MAX: usize = 2_725;
+const STRICT_PATH_LINES_MAX: usize = 2_707;
 /// About 200 lines let threads outside of the receive path send packets and wake handlers. Their
 /// queues are in steerage-mem, and messages and bucket state in steerage-handler.
-const CORE_LINES_MAX: usize = 5_270;
+const CORE_LINES_MAX: usize = 5_234;
 /// The facade only assembles crates and re-exports names. About 60 lines list each name, so that no
 /// new name of an inner crate becomes public by accident.
 const FACADE_LINES_MAX: usize = 625;

@@ -1,6 +1,7 @@
 //! Measures the cost of sending a page of a queue to a worker CPU and back to the queue. The cases
 //! are: without a local page cache, and with caches of several sizes.
 
+mod page_loop;
 mod path;
 
 use std::hint::black_box;
@@ -9,7 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use steerage::limits::{LPC_PAGES_PER_CPU, POLL_BUDGET};
-use steerage::testing::PageLoop;
 use steerage_mem::ring::Consumer;
 
 use crate::error::LabError;
@@ -18,6 +18,8 @@ use crate::load::thread_time;
 use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
+
+use page_loop::PageLoop;
 
 /// The number of polls (each sends a batch of pages) that a queue has in flight at the same time.
 /// When this number of batches is in flight, the queue's worker returns the pages of the oldest

@@ -1,4 +1,4 @@
-//! Limits the damage that a program that handles packets can do to a machine. Also protects the
+//! Limits the damage that a program that handles packets can do to a machine, and protects the
 //! files of the program from other users.
 //!
 //! | module | purpose |
@@ -10,8 +10,7 @@
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!
-//! Architecture invariant: this crate contains no code about packets, devices or commands. The
-//! crate only removes rights of the process, and never adds rights.
+//! Architecture invariant: no code about packets, devices or commands. Rights are only removed.
 #![deny(unsafe_code)]
 
 pub mod capabilities;

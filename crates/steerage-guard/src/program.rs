@@ -1,10 +1,9 @@
 //! Starts other programs. While a program starts, signals can still end this process.
 //!
 //! When a thread starts a program, the C library blocks all signals of this thread until the
-//! program's file is loaded. The program's file, or a directory in PATH, may be on a file system
-//! that does not respond. While the C library waits for such a file system, only SIGKILL can end
-//! the process. Therefore a separate thread starts the program. The thread that calls `start` waits
-//! for this separate thread. Signals of the waiting thread are not blocked.
+//! program's file is loaded. The file, or a directory in PATH, may be on a file system that does
+//! not respond. Only SIGKILL could then end the process. Therefore a separate thread starts the
+//! program, and the calling thread, whose signals are not blocked, waits for it.
 //!
 //! Architecture invariant: steerage starts every program with the function `start`.
 

@@ -1,11 +1,8 @@
-//! Evaluates a compiled seccomp program in user space, to find out which system calls the program
-//! allows.
-
 use std::collections::BTreeSet;
 
 use seccompiler::BpfProgram;
 
-/// The codes of the BPF instructions that seccompiler generates, as in linux/bpf_common.h.
+/// The BPF instructions that seccompiler generates, from linux/bpf_common.h.
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
 const JUMP_EQUAL: u16 = 0x15;
@@ -17,12 +14,12 @@ const RETURN: u16 = 0x06;
 /// `SECCOMP_RET_ALLOW` of linux/seccomp.h.
 const ALLOW: u32 = 0x7fff_0000;
 
-/// The offsets of fields in `struct seccomp_data` of linux/seccomp.h.
+/// Offsets in `struct seccomp_data` of linux/seccomp.h.
 const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
-/// The number of the CPU architecture in linux/audit.h.
+/// From linux/audit.h.
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -30,8 +27,7 @@ const ARCH: u32 = 0xc000_00b7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCH: u32 = 0xc000_00f3;
 
-/// A filter's decision about a system call whose number is known, but whose arguments are not
-/// known.
+/// A filter's decision about a system call whose arguments are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The system call is allowed with any arguments.
@@ -55,8 +51,8 @@ pub(crate) fn allows(program: &BpfProgram, number: u32, arguments: &[u64; 6]) ->
     returned(program, number, Some(arguments)) == BTreeSet::from([ALLOW])
 }
 
-/// Returns all values that the seccomp program can return for a system call. If the arguments of
-/// the system call are unknown, each comparison with an argument can be true or false.
+/// Returns all values that the program can return. If the arguments are unknown, each comparison
+/// with an argument can be true or false.
 fn returned(program: &BpfProgram, number: u32, arguments: Option<&[u64; 6]>) -> BTreeSet<u32> {
     let load = |at: u32| match at {
         NUMBER_AT => Some(number),

@@ -5,7 +5,6 @@
 //! | `calls` | system calls, in groups by purpose |
 //! | `children` | finds the children of this process |
 //! | `files` | restricts access to files with Landlock |
-//! | `program` | evaluates a compiled program |
 //! | `sockets` | finds the sockets by which this process could send |
 //! | `filter` | compiles groups of system calls to seccomp programs |
 //! | `sys` | the handler that reports a violation |
@@ -20,7 +19,6 @@ mod calls;
 mod children;
 mod files;
 mod filter;
-mod program;
 mod sockets;
 #[allow(unsafe_code)]
 mod sys;
@@ -33,11 +31,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
+use seccompiler::{BpfProgram, BpfProgramRef, apply_filter, apply_filter_all_threads};
 
 pub use calls::{Group, call_name};
 use files::{Enforced, How, Object, Reach};
-pub use program::Answer;
 pub use sockets::Sockets;
 
 /// The operations that a process needs after its start. [`restrict_files`](Self::restrict_files)
@@ -174,22 +171,10 @@ impl ThreadFilter {
         arch.map(programs).transpose().map(Self)
     }
 
-    /// Returns the filter's decision about a system call. Without seccomp, all calls are allowed.
-    ///
-    /// ```
-    /// use steerage_guard::sandbox::{Answer, Sockets, ThreadFilter};
-    ///
-    /// let filter = ThreadFilter::new(&[], &Sockets::default())?;
-    /// assert_eq!(filter.answer(100_000), Answer::Denied);
-    /// # Ok::<(), steerage_guard::sandbox::SandboxError>(())
-    /// ```
-    pub fn answer(&self, number: u32) -> Answer {
-        self.0.as_ref().map_or(Answer::Allowed, |programs| program::answer(&programs.allow, number))
-    }
-
-    /// Returns true if the filter allows the system call `number` with the arguments `arguments`.
-    pub fn allows(&self, number: u32, arguments: &[u64; 6]) -> bool {
-        self.0.as_ref().is_none_or(|programs| program::allows(&programs.allow, number, arguments))
+    /// Returns the program for seccomp, or `None` if this kernel has no seccomp.
+    #[doc(hidden)]
+    pub fn program(&self) -> Option<BpfProgramRef<'_>> {
+        self.0.as_ref().map(|programs| programs.allow.as_slice())
     }
 
     /// Permanently restricts the calling thread to the system calls of the filter.

@@ -144,8 +144,9 @@ fn condition(
 
 #[cfg(test)]
 mod tests {
+    use steerage_fixtures::seccomp;
+
     use super::super::children::CHILDREN_MAX;
-    use super::super::program;
     use super::super::sockets::SOCKETS_MAX;
     use super::*;
 
@@ -164,7 +165,7 @@ mod tests {
             let groups = [Group::Receive, Group::Send, Group::SendTo];
             let filter = allow(&groups, &sockets(count), None, arch).unwrap();
             let allows = |call: Sysno, socket: u64, address: u64| {
-                program::allows(&filter, call.id() as u32, &[socket, 0, 0, 0, address, 0])
+                seccomp::allows(&filter, call.id() as u32, &[socket, 0, 0, 0, address, 0])
             };
             for call in [Sysno::sendmsg, Sysno::sendmmsg] {
                 for socket in [0, 3, 100, 101, 1000, 1001, 1999, 2002] {
@@ -177,9 +178,9 @@ mod tests {
             assert_eq!((allows(Sysno::sendto, 100, 0), allows(Sysno::sendto, 2001, 1)), (count == 0, count > 0));
             assert!(allows(Sysno::close, 100, 0) && allows(Sysno::write, 2000, 0));
             let kept = keep_open(&sockets(count), arch).unwrap();
-            let closes = |socket| program::allows(&kept, Sysno::close.id() as u32, &[socket, 0, 0, 0, 0, 0]);
+            let closes = |socket| seccomp::allows(&kept, Sysno::close.id() as u32, &[socket, 0, 0, 0, 0, 0]);
             assert_eq!([100, 1001, 2001].map(closes), [count == 0; 3]);
-            assert!(closes(3) && program::allows(&kept, Sysno::read.id() as u32, &[100, 0, 0, 0, 0, 0]));
+            assert!(closes(3) && seccomp::allows(&kept, Sysno::read.id() as u32, &[100, 0, 0, 0, 0, 0]));
         }
     }
 
@@ -187,7 +188,7 @@ mod tests {
     fn signals_go_to_the_process_groups_of_children_alone() {
         let Some(arch) = arch() else { return };
         let filter = allow(&[Group::Signal], &Sockets::default(), Some(&[700, 701]), arch).unwrap();
-        let allows = |to: i64| program::allows(&filter, Sysno::kill.id() as u32, &[to as u64, 15, 0, 0, 0, 0]);
+        let allows = |to: i64| seccomp::allows(&filter, Sysno::kill.id() as u32, &[to as u64, 15, 0, 0, 0, 0]);
         assert!(allows(-700) && allows(-701));
         assert!([-1, 0, 1, 700, 701, -699, -702].iter().all(|to| !allows(*to)));
         let children: Vec<i32> = (1..=CHILDREN_MAX as i32).collect();

@@ -1,6 +1,8 @@
+//! Evaluates a compiled seccomp program.
+
 use std::collections::BTreeSet;
 
-use seccompiler::BpfProgram;
+use seccompiler::BpfProgramRef;
 
 /// The BPF instructions that seccompiler generates, from linux/bpf_common.h.
 const LOAD: u16 = 0x20;
@@ -27,7 +29,7 @@ const ARCH: u32 = 0xc000_00b7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCH: u32 = 0xc000_00f3;
 
-/// A filter's decision about a system call whose arguments are unknown.
+/// A program's decision about a system call whose arguments are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The system call is allowed with any arguments.
@@ -38,7 +40,8 @@ pub enum Answer {
     Denied,
 }
 
-pub(crate) fn answer(program: &BpfProgram, number: u32) -> Answer {
+/// Returns the program's decision about the system call `number`.
+pub fn answer(program: BpfProgramRef<'_>, number: u32) -> Answer {
     let answers = returned(program, number, None);
     match (answers.contains(&ALLOW), answers.len()) {
         (true, 1) => Answer::Allowed,
@@ -47,13 +50,14 @@ pub(crate) fn answer(program: &BpfProgram, number: u32) -> Answer {
     }
 }
 
-pub(crate) fn allows(program: &BpfProgram, number: u32, arguments: &[u64; 6]) -> bool {
+/// Returns true if the program allows the system call `number` with the arguments `arguments`.
+pub fn allows(program: BpfProgramRef<'_>, number: u32, arguments: &[u64; 6]) -> bool {
     returned(program, number, Some(arguments)) == BTreeSet::from([ALLOW])
 }
 
 /// Returns all values that the program can return. If the arguments are unknown, each comparison
 /// with an argument can be true or false.
-fn returned(program: &BpfProgram, number: u32, arguments: Option<&[u64; 6]>) -> BTreeSet<u32> {
+fn returned(program: BpfProgramRef<'_>, number: u32, arguments: Option<&[u64; 6]>) -> BTreeSet<u32> {
     let load = |at: u32| match at {
         NUMBER_AT => Some(number),
         ARCH_AT => Some(ARCH),

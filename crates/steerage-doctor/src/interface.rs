@@ -8,7 +8,6 @@ use steerage_tune::purpose::{ARPHRD_LOOPBACK, Need, Nic, Purpose};
 
 use crate::Finding;
 use crate::host::Host;
-use crate::masks::KernelMasks;
 
 /// `IFF_UP` in net/if.h.
 const UP: u32 = 1;
@@ -25,8 +24,6 @@ pub(crate) struct Interface {
     /// The speed in Mbit/s, if the link reports it.
     speed: Option<i64>,
     rx_queues: Vec<RxQueue>,
-    #[serde(skip)]
-    masks: KernelMasks,
     /// The offloads that are on, by ethtool's names, or `None` if the kernel does not report them.
     features: Option<Vec<String>>,
     #[serde(skip)]
@@ -104,7 +101,6 @@ impl Interface {
             up: flags.is_some_and(|flags| flags & UP != 0),
             speed: host.number(at("speed")).filter(|speed| *speed > 0),
             rx_queues: host.numbered(at("queues"), "rx-").into_iter().map(queue).collect(),
-            masks: KernelMasks::below(host, name),
             features: features.map(|features| features.on),
             nic,
             xdp_hash: xdp.and_then(|xdp| xdp.hash),
@@ -201,8 +197,15 @@ impl Interface {
     }
 
     fn kernel_steers(&self) -> Option<Finding> {
-        let masks = self.masks.in_force()?;
-        Some(Finding::info("rps_cpus", format!("the kernel steers {masks}")).or(self.masks.remedy()))
+        let is_set = |mask: &&String| mask.contains(|c| !"0,".contains(c));
+        let mask = |it: &RxQueue| Some(format!("rx-{} {}", it.queue, it.rps_cpus.as_ref().filter(is_set)?));
+        let masks: Vec<String> = self.rx_queues.iter().filter_map(mask).collect();
+        let remedy = format!(
+            "steerage tune {} measures whether that helps; a run of steerage steers by itself",
+            shell_word(&self.name)
+        );
+        let found = || format!("the kernel steers {}", masks.join(", "));
+        (!masks.is_empty()).then(|| Finding::info("rps_cpus", found()).or(remedy))
     }
 
     fn listening(&self) -> Vec<Finding> {

@@ -10,7 +10,6 @@ mod cpus;
 mod finding;
 mod host;
 mod interface;
-mod masks;
 mod probe;
 mod system;
 
@@ -27,7 +26,6 @@ use cpus::Cpus;
 pub use finding::{Finding, State};
 use host::Host;
 use interface::Interface;
-pub use masks::KernelMasks;
 use probe::{Capability, Probes};
 
 /// The results of all checks. As text, one line for each finding.

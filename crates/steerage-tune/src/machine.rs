@@ -175,7 +175,7 @@ impl Machine {
 }
 
 /// Returns true if two texts are the same value: CPU masks may differ in leading zeros and commas.
-pub fn same(one: &str, other: &str) -> bool {
+fn same(one: &str, other: &str) -> bool {
     fn digits(text: &str) -> impl Iterator<Item = char> + '_ {
         text.trim().chars().filter(|c| *c != ',').skip_while(|c| *c == '0')
     }

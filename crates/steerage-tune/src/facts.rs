@@ -91,26 +91,23 @@ impl Facts {
         let lately = lately.filter(|lately| lately.softirq_ns().is_some());
         let used = lately.unwrap_or(ever);
         let at = |file: &str| format!("/sys/class/net/{interface}/{file}");
-        let queues = root.names(&at("queues"));
-        let count = |kind: &str| queues.iter().filter(|name| name.starts_with(kind)).count();
-        let number = |file: &str| root.read(file).ok().and_then(|text| text.parse().ok());
+        let queues = |kind: &str| root.queues(interface, kind).len().max(1);
         let topology = Topology::below(root.directory(), None);
         let isolated = topology.isolated().clone();
         let cpus: CpuMask = topology.online().iter().filter(|cpu| !isolated.contains(*cpu)).collect();
-        let driver = std::fs::read_link(root.path(&at("device/driver"))).ok();
         Self {
             interface: interface.to_owned(),
-            driver: driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
-            queues: (count("rx-").max(1), count("tx-").max(1)),
+            driver: root.link(&at("device/driver")),
+            queues: (queues("rx-"), queues("tx-")),
             card,
             receivers: receivers(used, &cpus),
             cpus,
             topology,
-            threaded: number(&at("threaded")).map(|threaded: u64| threaded != 0),
-            sock_flow_entries: number("/proc/sys/net/core/rps_sock_flow_entries").unwrap_or(0),
-            queue_flow_entries: number(&at("queues/rx-0/rps_flow_cnt")).unwrap_or(0),
+            threaded: root.number(&at("threaded")).map(|threaded: u64| threaded != 0),
+            sock_flow_entries: root.number("/proc/sys/net/core/rps_sock_flow_entries").unwrap_or(0),
+            queue_flow_entries: root.number(&at("queues/rx-0/rps_flow_cnt")).unwrap_or(0),
             softirq_ns: used.softirq_ns(),
-            deferral: number(&at("napi_defer_hard_irqs")).zip(number(&at("gro_flush_timeout"))),
+            deferral: root.number(&at("napi_defer_hard_irqs")).zip(root.number(&at("gro_flush_timeout"))),
             interrupted: interrupted(used),
             is_recent: lately.is_some(),
             drops: drops(root, interface, ever),

@@ -92,16 +92,12 @@ impl KernelLoad {
 }
 
 fn masks(root: &Root, interface: &str) -> Vec<(String, CpuMask)> {
-    let queues = format!("/sys/class/net/{interface}/queues");
     let mask = |queue: String| {
-        let text = root.read(&format!("{queues}/{queue}/rps_cpus")).ok()?;
+        let text = root.read(&format!("/sys/class/net/{interface}/queues/{queue}/rps_cpus")).ok()?;
         let mask = CpuMask::parse_bitmap(&text, MASK_CPUS_MAX).ok().filter(|mask| !mask.is_empty())?;
         Some((queue, mask))
     };
-    let mut masks: Vec<_> =
-        root.names(&queues).into_iter().filter(|name| name.starts_with("rx-")).filter_map(mask).collect();
-    masks.sort_by_key(|(queue, _)| (queue.len(), queue.clone()));
-    masks
+    root.queues(interface, "rx-").into_iter().filter_map(mask).collect()
 }
 
 #[cfg(test)]

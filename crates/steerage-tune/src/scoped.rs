@@ -53,12 +53,7 @@ fn ends_tunnels(machine: &Machine) -> bool {
 }
 
 fn xps_is_possible(machine: &Machine, interface: &str) -> bool {
-    queues(machine, interface, "tx-") > 1
-}
-
-fn queues(machine: &Machine, interface: &str, kind: &str) -> usize {
-    let names = machine.root().names(&format!("/sys/class/net/{interface}/queues"));
-    names.iter().filter(|name| name.starts_with(kind)).count()
+    machine.root().queues(interface, "tx-").len() > 1
 }
 
 /// Returns a table as long as `table` that lists the queues in turn, such as `0 1 2 0 1 2`, or
@@ -103,7 +98,7 @@ fn softnet(machine: &Machine) -> [u64; 2] {
 fn card(machine: &mut Machine, interface: &str, cpus: &CpuMask) -> Wish {
     let numbers = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok());
     let mut wish = Wish::default();
-    let mut queues = queues(machine, interface, "rx-");
+    let mut queues = machine.root().queues(interface, "rx-").len();
     let mut number = |name: &str| machine.read(&Knob(format!("/ethtool/{interface}/{name}"))).ok();
     for (now, stage) in [("channels/combined", "channels"), ("channels/rx", "channels_rx")] {
         let most = number(now).and(numbers(number(&format!("{now}_max"))));

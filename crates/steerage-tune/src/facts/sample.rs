@@ -125,8 +125,7 @@ impl Sample {
 
 /// Returns 0 if the counter cannot be read.
 pub(super) fn counter(root: &Root, interface: &str, name: &str) -> u64 {
-    let text = root.read(&format!("/sys/class/net/{interface}/statistics/{name}")).ok();
-    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    root.number(&format!("/sys/class/net/{interface}/statistics/{name}")).unwrap_or(0)
 }
 
 fn times(table: &str, cpus: &mut BTreeMap<CpuId, CpuCounts>) {

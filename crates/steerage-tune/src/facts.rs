@@ -6,7 +6,7 @@ mod sample;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use steerage::topology::Topology;
+use steerage::topology::{Topology, card_interrupts};
 use steerage::{CpuId, CpuMask};
 use steerage_netlink::ethtool::{Channels, Features};
 use steerage_text::shell_word;
@@ -217,10 +217,7 @@ pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
 }
 
 fn interrupts(root: &Root, interface: &str) -> BTreeMap<CpuId, u64> {
-    let device = format!("/sys/class/net/{interface}/device");
-    // The interrupts belong to the PCI device, which is the parent of a virtio device.
-    let own = root.names(&format!("{device}/msi_irqs"));
-    let irqs = if own.is_empty() { root.names(&format!("{device}/../msi_irqs")) } else { own };
+    let ours = card_interrupts(root.directory(), interface);
     let mut found = BTreeMap::new();
     let Ok(table) = root.read("/proc/interrupts") else { return found };
     let mut lines = table.lines();
@@ -229,7 +226,7 @@ fn interrupts(root: &Root, interface: &str) -> BTreeMap<CpuId, u64> {
         header.take(CPUS_MAX).filter_map(|cpu| cpu.strip_prefix("CPU")?.parse().ok().map(CpuId)).collect();
     for line in lines {
         let Some((irq, row)) = line.split_once(':') else { continue };
-        if irqs.iter().any(|ours| ours == irq.trim()) {
+        if irq.trim().parse().is_ok_and(|irq| ours.contains(&irq)) {
             let counts = row.split_whitespace().map_while(|count| count.parse::<u64>().ok());
             cpus.iter().zip(counts).for_each(|(cpu, count)| *found.entry(*cpu).or_default() += count);
         }

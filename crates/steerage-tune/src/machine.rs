@@ -137,7 +137,7 @@ impl Machine {
                 })
             }
             (Cards::Kernel { ethtool, .. }, Some((interface, value))) => {
-                ethtool.as_mut().ok_or(io::ErrorKind::Unsupported)?.value(interface, value)
+                value_of(ethtool.as_mut().ok_or(io::ErrorKind::Unsupported)?, interface, value)
             }
             _ => self.root.read(&knob.0),
         }
@@ -155,7 +155,7 @@ impl Machine {
             }
             (Cards::Kernel { ethtool, .. }, Some((interface, name))) => {
                 let ethtool = ethtool.as_mut().ok_or_else(|| io::ErrorKind::Unsupported.into());
-                ethtool.and_then(|ethtool| ethtool.set_value(interface, name, value))
+                ethtool.and_then(|ethtool| set_value(ethtool, interface, name, value))
             }
             _ => self.root.write(&knob.0, value),
         };
@@ -182,64 +182,56 @@ fn same(one: &str, other: &str) -> bool {
     digits(one).eq(digits(other))
 }
 
-trait Values {
-    fn value(&mut self, interface: &str, name: &str) -> io::Result<String>;
-    fn set_value(&mut self, interface: &str, name: &str, value: &str) -> io::Result<()>;
+fn value_of(ethtool: &mut Ethtool, interface: &str, name: &str) -> io::Result<String> {
+    let number = match name {
+        "channels/combined" => ethtool.channels(interface)?.combined,
+        "channels/rx" => ethtool.channels(interface)?.rx,
+        "channels/rx_max" => ethtool.channels(interface)?.rx_max,
+        "channels/combined_max" => ethtool.channels(interface)?.combined_max,
+        "rings/rx" => ethtool.rings(interface)?.rx,
+        "rings/rx_max" => ethtool.rings(interface)?.rx_max,
+        "rings/tx" => ethtool.rings(interface)?.tx,
+        "rings/tx_max" => ethtool.rings(interface)?.tx_max,
+        "rss/table" => return Ok(joined(ethtool.rss(interface)?.table.iter().map(u32::to_string), " ")),
+        _ if name.starts_with(FEATURES) => {
+            let is_on = ethtool.features(interface)?.is_on(&name[FEATURES.len()..]);
+            return Ok(if is_on { "on" } else { "off" }.to_owned());
+        }
+        _ if name.starts_with(RULES) => {
+            let rule = rules::read(interface, location(name)?)?;
+            return Ok(rule.map_or_else(|| NO_RULE.to_owned(), |rule| rule.to_string()));
+        }
+        "rss/key" => return Ok(joined(ethtool.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
+        _ => return Err(io::ErrorKind::NotFound.into()),
+    };
+    // ethtool reports 0 if the card does not have this setting.
+    if number == 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(number.to_string()) }
 }
 
-impl Values for Ethtool {
-    fn value(&mut self, interface: &str, name: &str) -> io::Result<String> {
-        let number = match name {
-            "channels/combined" => self.channels(interface)?.combined,
-            "channels/rx" => self.channels(interface)?.rx,
-            "channels/rx_max" => self.channels(interface)?.rx_max,
-            "channels/combined_max" => self.channels(interface)?.combined_max,
-            "rings/rx" => self.rings(interface)?.rx,
-            "rings/rx_max" => self.rings(interface)?.rx_max,
-            "rings/tx" => self.rings(interface)?.tx,
-            "rings/tx_max" => self.rings(interface)?.tx_max,
-            "rss/table" => return Ok(joined(self.rss(interface)?.table.iter().map(u32::to_string), " ")),
-            _ if name.starts_with(FEATURES) => {
-                let is_on = self.features(interface)?.is_on(&name[FEATURES.len()..]);
-                return Ok(if is_on { "on" } else { "off" }.to_owned());
+fn set_value(ethtool: &mut Ethtool, interface: &str, name: &str, value: &str) -> io::Result<()> {
+    let number = || value.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    match name {
+        "channels/combined" => ethtool.set_channels(interface, None, None, Some(number()?)),
+        _ if name.starts_with(FEATURES) => ethtool.set_feature(interface, &name[FEATURES.len()..], value == "on"),
+        "channels/rx" => ethtool.set_channels(interface, Some(number()?), None, None),
+        _ if name.starts_with(RULES) => match value {
+            NO_RULE => rules::delete(interface, location(name)?),
+            rule => {
+                let rule = rule.parse::<Rule>().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+                rules::insert(interface, location(name)?, &rule)
             }
-            _ if name.starts_with(RULES) => {
-                let rule = rules::read(interface, location(name)?)?;
-                return Ok(rule.map_or_else(|| NO_RULE.to_owned(), |rule| rule.to_string()));
-            }
-            "rss/key" => return Ok(joined(self.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
-            _ => return Err(io::ErrorKind::NotFound.into()),
-        };
-        // ethtool reports 0 if the card does not have this setting.
-        if number == 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(number.to_string()) }
-    }
-
-    fn set_value(&mut self, interface: &str, name: &str, value: &str) -> io::Result<()> {
-        let number = || value.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
-        match name {
-            "channels/combined" => self.set_channels(interface, None, None, Some(number()?)),
-            _ if name.starts_with(FEATURES) => self.set_feature(interface, &name[FEATURES.len()..], value == "on"),
-            "channels/rx" => self.set_channels(interface, Some(number()?), None, None),
-            _ if name.starts_with(RULES) => match value {
-                NO_RULE => rules::delete(interface, location(name)?),
-                rule => {
-                    let rule =
-                        rule.parse::<Rule>().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-                    rules::insert(interface, location(name)?, &rule)
-                }
-            },
-            "rings/rx" => self.set_rings(interface, Some(number()?), None),
-            "rings/tx" => self.set_rings(interface, None, Some(number()?)),
-            "rss/table" => {
-                let table: Result<Vec<u32>, _> = value.split(' ').map(str::parse).collect();
-                self.set_rss_table(interface, &table.map_err(|_| io::ErrorKind::InvalidInput)?)
-            }
-            "rss/key" => {
-                let key: Result<Vec<u8>, _> = value.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
-                self.set_rss_key(interface, &key.map_err(|_| io::ErrorKind::InvalidInput)?)
-            }
-            _ => Err(io::ErrorKind::NotFound.into()),
+        },
+        "rings/rx" => ethtool.set_rings(interface, Some(number()?), None),
+        "rings/tx" => ethtool.set_rings(interface, None, Some(number()?)),
+        "rss/table" => {
+            let table: Result<Vec<u32>, _> = value.split(' ').map(str::parse).collect();
+            ethtool.set_rss_table(interface, &table.map_err(|_| io::ErrorKind::InvalidInput)?)
         }
+        "rss/key" => {
+            let key: Result<Vec<u8>, _> = value.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
+            ethtool.set_rss_key(interface, &key.map_err(|_| io::ErrorKind::InvalidInput)?)
+        }
+        _ => Err(io::ErrorKind::NotFound.into()),
     }
 }
 

@@ -6,7 +6,7 @@
 //! | [`file`](mod@file) | creates files that no other user can redirect |
 //! | [`path`] | walks a path to the directory in which something is written |
 //! | [`mounts`] | finds the mount of an open file |
-//! | [`program`] | starts programs, and lets signals end this process meanwhile |
+//! | [`program`] | finds and starts programs, and lets signals end this process meanwhile |
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!

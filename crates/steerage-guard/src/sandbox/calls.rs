@@ -388,51 +388,37 @@ impl Group {
         Self::Terminal,
     ];
 
-    /// Returns the name that the documentation uses for the group.
-    pub fn name(self) -> &'static str {
+    /// Returns the name, the system calls, and further calls that only x86-64 has.
+    fn row(self) -> (&'static str, &'static [Call], &'static [Call]) {
         match self {
-            Self::Run => "run",
-            Self::Receive => "receive",
-            Self::Send => "send",
-            Self::SendTo => "send to addresses",
-            Self::OpenSockets => "open sockets",
-            Self::Threads => "threads",
-            Self::Files => "files",
-            Self::XdpMaps => "xdp maps",
-            Self::BindSockets => "bind sockets",
-            Self::FlowDissectors => "flow dissectors",
-            Self::CardRules => "card rules",
-            Self::Clients => "clients",
-            Self::Netlink => "netlink",
-            Self::UnixClient => "unix client",
-            Self::Internet => "internet",
-            Self::Wait => "wait",
-            Self::Signal => "signal",
-            Self::Terminal => "terminal",
+            Self::Run => ("run", RUN, RUN_OLD),
+            Self::Receive => ("receive", RECEIVE, &[]),
+            Self::Send => ("send", SEND, &[]),
+            Self::SendTo => ("send to addresses", SEND_TO, &[]),
+            Self::OpenSockets => ("open sockets", OPEN_SOCKETS, &[]),
+            Self::Threads => ("threads", THREADS, &[]),
+            Self::Files => ("files", FILES, FILES_OLD),
+            Self::XdpMaps => ("xdp maps", XDP_MAPS, &[]),
+            Self::BindSockets => ("bind sockets", BIND_SOCKETS, &[]),
+            Self::FlowDissectors => ("flow dissectors", FLOW_DISSECTORS, &[]),
+            Self::CardRules => ("card rules", CARD_RULES, &[]),
+            Self::Clients => ("clients", CLIENTS, &[]),
+            Self::Netlink => ("netlink", NETLINK, &[]),
+            Self::UnixClient => ("unix client", UNIX_CLIENT, &[]),
+            Self::Internet => ("internet", INTERNET, &[]),
+            Self::Wait => ("wait", WAIT, &[]),
+            Self::Signal => ("signal", SIGNAL, &[]),
+            Self::Terminal => ("terminal", TERMINAL, &[]),
         }
     }
 
+    /// Returns the name that the documentation uses for the group.
+    pub fn name(self) -> &'static str {
+        self.row().0
+    }
+
     pub(crate) fn calls(self) -> impl Iterator<Item = Call> {
-        let (calls, old): (&[Call], &[Call]) = match self {
-            Self::Run => (RUN, RUN_OLD),
-            Self::Receive => (RECEIVE, &[]),
-            Self::Send => (SEND, &[]),
-            Self::SendTo => (SEND_TO, &[]),
-            Self::OpenSockets => (OPEN_SOCKETS, &[]),
-            Self::Threads => (THREADS, &[]),
-            Self::Files => (FILES, FILES_OLD),
-            Self::XdpMaps => (XDP_MAPS, &[]),
-            Self::BindSockets => (BIND_SOCKETS, &[]),
-            Self::FlowDissectors => (FLOW_DISSECTORS, &[]),
-            Self::CardRules => (CARD_RULES, &[]),
-            Self::Clients => (CLIENTS, &[]),
-            Self::Netlink => (NETLINK, &[]),
-            Self::UnixClient => (UNIX_CLIENT, &[]),
-            Self::Internet => (INTERNET, &[]),
-            Self::Wait => (WAIT, &[]),
-            Self::Signal => (SIGNAL, &[]),
-            Self::Terminal => (TERMINAL, &[]),
-        };
+        let (_, calls, old) = self.row();
         calls.iter().chain(old).copied()
     }
 

@@ -49,12 +49,10 @@ pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
 /// The link types of the packets in several streams that are made from one input.
 ///
 /// ```
-/// use steerage::LinkType;
 /// use steerage_capture::LinksSeen;
 ///
-/// let seen = LinksSeen::new(None);
+/// let seen = LinksSeen::default();
 /// assert_eq!((seen.first(), seen.other()), (None, None));
-/// # let _: Option<LinkType> = seen.first();
 /// ```
 #[derive(Debug, Default)]
 pub struct LinksSeen {
@@ -63,15 +61,6 @@ pub struct LinksSeen {
 }
 
 impl LinksSeen {
-    /// Makes an empty record. `expected` is the link type that the packets should have, if known.
-    pub fn new(expected: Option<LinkType>) -> Self {
-        let seen = Self::default();
-        if let Some(link) = expected {
-            seen.see(link);
-        }
-        seen
-    }
-
     /// Returns the link type of the first packet.
     pub fn first(&self) -> Option<LinkType> {
         self.first.get().copied()

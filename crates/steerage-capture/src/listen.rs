@@ -2,17 +2,15 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
 
 use rustix::process::geteuid;
 use steerage::{DeviceError, Output};
-use steerage_guard::file::{self, Opened, Readers};
+use steerage_guard::file::{self, Readers};
 
 use super::encode::StreamFormat;
 use super::peer_user;
+use super::save::{READER_LOOK, open_when_read};
 use super::stream::{StreamOptions, stream};
-
-const READER_LOOK: Duration = Duration::from_millis(20);
 
 const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 
@@ -28,7 +26,7 @@ const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 /// let output = steerage_capture::fifo("packets", |asked| asked < 10)?;
 /// # Ok::<(), steerage::DeviceError>(())
 /// ```
-pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
+pub fn fifo(path: impl AsRef<Path>, waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
     let path = path.as_ref();
     let name = path.to_string_lossy().into_owned();
     let failed = |operation, error| DeviceError::new(name.clone(), operation, error);
@@ -39,17 +37,8 @@ pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Resul
         }
         failed("make the FIFO", error)
     })?;
-    let mut asked = 0;
-    loop {
-        match file::open(path, Readers::Group) {
-            Ok(Opened::File(file) | Opened::Special(file)) => {
-                return stream(name, file, StreamOptions::new(FORMAT)).map(|(output, _)| output);
-            }
-            Err(error) if file::has_no_reader(&error) && waits(asked) => thread::sleep(READER_LOOK),
-            Err(error) => return Err(failed("open", error)),
-        }
-        asked += 1;
-    }
+    let file = open_when_read(path, waits).map_err(|error| failed("open", error))?;
+    stream(name, file, StreamOptions::new(FORMAT)).map(|(output, _)| output)
 }
 
 /// An event while an output waits for its reader.

@@ -119,11 +119,6 @@ impl CaptureMerge {
         if may_be { None } else { Some(false) }
     }
 
-    /// Returns true if the merged file is a pcapng file, and `None` before the first header.
-    pub fn is_pcapng(&self) -> Option<bool> {
-        self.head.as_deref()?.first_chunk().map(|magic| pcapng::is_magic(*magic))
-    }
-
     /// Finds the record at the start of `bytes`, the part of stream `nth` that was not appended
     /// yet. Returns `None` if the record is incomplete.
     ///

@@ -1,6 +1,7 @@
 //! Capture files as outputs. CPUs pass packets to the file's [`writer`](super::writer) in batches,
 //! so that the packets of all CPUs stay in the order in which they were sent.
 
+use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::num::NonZero;
 use std::path::Path;
@@ -19,7 +20,7 @@ use super::encode::{Interface, PacketHead, StreamFormat};
 use super::inner::{LinksSeen, Unwrap};
 use super::writer::{BUFFER_BYTES, Entry, Lane, Rotate, Target, Writer, WriterOptions};
 
-const READER_LOOK: Duration = Duration::from_millis(20);
+pub(super) const READER_LOOK: Duration = Duration::from_millis(20);
 
 /// Makes an output that creates or replaces a capture file. If the path is a FIFO, this function
 /// waits for a reader, and the output writes to the FIFO.
@@ -46,18 +47,10 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
 /// let output = steerage_capture::create_when_read("pipe.pcapng", |asked| asked < 10)?;
 /// # Ok::<(), steerage::DeviceError>(())
 /// ```
-pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
+pub fn create_when_read(path: impl AsRef<Path>, waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
     let name = path.as_ref().to_string_lossy().into_owned();
     let failed = |operation, error| DeviceError::new(name.clone(), operation, error);
-    let mut asked = 0;
-    let opened = loop {
-        match file::open(path.as_ref(), Readers::Group) {
-            Err(error) if file::has_no_reader(&error) && waits(asked) => std::thread::sleep(READER_LOOK),
-            other => break other,
-        }
-        asked += 1;
-    };
-    let (Opened::File(file) | Opened::Special(file)) = opened.map_err(|error| failed("create", error))?;
+    let file = open_when_read(path.as_ref(), waits).map_err(|error| failed("create", error))?;
     let format = format_of(path.as_ref());
     let head = format.file_head();
     (&file).write_all(&head).map_err(|error| failed("write to", error))?;
@@ -66,6 +59,17 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
     let shared = SavedFile::new(Arc::new(Writer::new(name.clone(), options)), format);
     Ok(output(name, "pcap", Arc::new(shared), Target::File(file, written)))
+}
+
+pub(super) fn open_when_read(path: &Path, mut waits: impl FnMut(u64) -> bool) -> io::Result<File> {
+    let mut asked = 0;
+    loop {
+        match file::open(path, Readers::Group) {
+            Err(error) if file::has_no_reader(&error) && waits(asked) => std::thread::sleep(READER_LOOK),
+            opened => return opened.map(|(Opened::File(file) | Opened::Special(file))| file),
+        }
+        asked += 1;
+    }
 }
 
 /// Makes an output that creates a capture file, and then a new file whenever `rotate` requires it.

@@ -165,7 +165,7 @@ impl Parallel {
             return Err(Error::Wrong(format!("{why}; for files use - or {{fifo}}, or --pace")));
         }
         let format = format(self.options.format, input.capture.as_deref());
-        let seen = Arc::new(LinksSeen::new(None));
+        let seen = Arc::<LinksSeen>::default();
         let mut options = StreamOptions::new(format).links(&seen).buffer(buffer(count)).patient();
         if self.options.strip_tunnels {
             options = options.unwrapped_by(strip_tunnels);

@@ -1,3 +1,5 @@
+//! Runs small programs as jobs, without the program steerage.
+
 use std::collections::HashSet;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};

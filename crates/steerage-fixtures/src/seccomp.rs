@@ -1,4 +1,4 @@
-//! Evaluates a compiled seccomp program.
+//! Evaluates a compiled seccomp program, and reads the documented lists of system calls.
 
 use std::collections::BTreeSet;
 
@@ -53,6 +53,16 @@ pub fn answer(program: BpfProgramRef<'_>, number: u32) -> Answer {
 /// Returns true if the program allows the system call `number` with the arguments `arguments`.
 pub fn allows(program: BpfProgramRef<'_>, number: u32, arguments: &[u64; 6]) -> bool {
     returned(program, number, Some(arguments)) == BTreeSet::from([ALLOW])
+}
+
+/// Returns the rows of the tables in lab/notes/system-calls.md and docs/privileges.md.
+pub fn documented_rows() -> Vec<Vec<&'static str>> {
+    [include_str!("../../../lab/notes/system-calls.md"), include_str!("../../../docs/privileges.md")]
+        .into_iter()
+        .flat_map(str::lines)
+        .filter(|line| line.starts_with("| "))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
 }
 
 /// Returns all values that the program can return. If the arguments are unknown, each comparison

@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 #[cfg(target_arch = "x86_64")]
 use seccompiler::BpfProgramRef;
 use steerage::{Batch, Cpu, Handler};
+use steerage_fixtures::seccomp::documented_rows;
 #[cfg(target_arch = "x86_64")]
 use steerage_fixtures::seccomp::{Answer, allows, answer};
 #[cfg(target_arch = "x86_64")]
@@ -138,15 +139,6 @@ fn files_of_others_cannot_be_opened() {
     assert!(said.contains("denied: true") || said.contains("landlock: none"), "{said}");
 }
 
-fn rows() -> Vec<Vec<&'static str>> {
-    [include_str!("../../../../lab/notes/system-calls.md"), include_str!("../../../../docs/privileges.md")]
-        .into_iter()
-        .flat_map(str::lines)
-        .filter(|line| line.starts_with("| "))
-        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
-        .collect()
-}
-
 fn calls_on_page(rows: &[Vec<&'static str>], group: &str) -> BTreeSet<&'static str> {
     let row = rows.iter().find(|row| row.len() == 2 && row[0] == group);
     row.map(|row| row[1].split(", ").collect()).unwrap_or_default()
@@ -154,7 +146,7 @@ fn calls_on_page(rows: &[Vec<&'static str>], group: &str) -> BTreeSet<&'static s
 
 #[test]
 fn the_page_of_privileges_is_right() {
-    let rows = rows();
+    let rows = documented_rows();
     let names = |groups: &[Group]| -> String {
         let names: Vec<&str> = [Group::Run].iter().chain(groups).map(|group| group.name()).collect();
         names.join(", ")
@@ -200,7 +192,7 @@ const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 /// lab/notes/system-calls.md.
 #[cfg(target_arch = "x86_64")]
 fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
-    let (rows, name) = (rows(), format!("`{}`", command.name()));
+    let (rows, name) = (documented_rows(), format!("`{}`", command.name()));
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == name).unwrap();
     let mut threads = vec![(command.name(), command.groups().to_vec(), row[1].split(", ").collect())];
     let Some(packet_groups) = command.packet_groups() else { return threads };
@@ -223,7 +215,7 @@ fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn each_filter_allows_what_the_page_lists_and_nothing_else() {
-    let rows = rows();
+    let rows = documented_rows();
     let limited: BTreeSet<&str> =
         rows.iter().filter(|row| row.len() == 2 && row[0].starts_with('`')).flat_map(|row| row[0].split('`')).collect();
     let mut by_arguments = BTreeSet::new();

@@ -1,5 +1,4 @@
-//! The pcap format: a file header, and then records. Each record has a fixed header and the
-//! packet's bytes.
+//! The pcap format: a file header, and then records with a fixed header and the packet's bytes.
 //!
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-04.html>
 
@@ -17,44 +16,35 @@ use crate::filter::FileFilters;
 
 pub(super) const HEADER_BYTES: usize = 24;
 
-/// The size of a record's header: seconds, fraction, captured length and original length, 4 bytes
-/// each. A [`FrameHeader`] has the size of a pcap record's header, so that it can replace this
-/// header in memory.
+/// Seconds, fraction, captured length and original length, 4 bytes each. A [`FrameHeader`] has the
+/// same size, so that it can replace the record's header in memory.
 const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 
-/// The magic numbers of pcap files with times in micro- and nanoseconds, as in a big-endian file.
-/// In a little-endian file, the bytes of the magic number are reversed.
+/// As in a big-endian file. In a little-endian file, the bytes are reversed.
 const MAGICS: [u32; 3] = [0xa1b2_c3d4, 0xa1b2_3c4d, MODIFIED_MAGIC];
 
-/// The magic number of modified pcap, which some devices write, such as FRITZ!Box routers. Modified
-/// pcap has times in microseconds, and each record's header has 8 more bytes: the interface, the
-/// protocol and the packet type.
+/// Modified pcap, which some devices write, such as FRITZ!Box routers, has microseconds, and 8 more
+/// bytes in each record's header: the interface, the protocol and the packet type.
 const MODIFIED_MAGIC: u32 = 0xa1b2_cd34;
 const MODIFIED_BYTES: usize = 8;
 
-/// The supported versions of the pcap format: 2.4, used since 1998, and older versions, whose
-/// records have the same size.
+/// Version 2.4 is used since 1998. The records of older versions have the same size.
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
-/// In the last field of the file header, the bits that contain the link type. The bits above the
-/// link type describe frame check sequences.
+/// In the last field of the file header, higher bits describe frame check sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
 
-/// Returns true if a file that begins with these bytes is a pcap file.
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     MAGICS.contains(&u32::from_be_bytes(bytes)) || MAGICS.contains(&u32::from_le_bytes(bytes))
 }
 
-/// The order of the two lengths in a pcap record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
-    /// The captured length is first.
     InOrder,
-    /// The order of the lengths varies, because some writers of version 2.3 exchanged the lengths.
-    /// The smaller length is the captured length, because it cannot exceed the original length.
+    /// Some writers of version 2.3 exchanged the lengths. The captured length is the smaller one.
     Either,
-    /// The original length precedes the captured length, as in files up to version 2.2.
+    /// The original length is first, as in files up to version 2.2.
     Swapped,
 }
 
@@ -67,22 +57,19 @@ impl Lengths {
         }
     }
 
-    /// Returns the captured and the original length.
     #[cold]
     fn of_old_version(self, first: u32, second: u32) -> (u32, u32) {
         if self == Self::Swapped || first > second { (second, first) } else { (first, second) }
     }
 }
 
-/// Walks over the records of a pcap file.
 #[derive(Debug)]
 pub(super) struct Classic {
     big_endian: bool,
     link: LinkType,
     lengths: Lengths,
-    /// The size of a record's header.
     record_bytes: usize,
-    /// The number of nanoseconds in one unit of a timestamp's fraction: 1 or 1000.
+    /// The nanoseconds in one unit of a timestamp's fraction: 1 or 1000.
     nanos_a_fraction: u64,
 }
 
@@ -110,8 +97,7 @@ impl Classic {
             return Err(Wrong::new(text, "rewrite it with `editcap -F pcap`"));
         }
         let link = LinkType((header.network.0 as u32 & LINK_TYPE_MASK) as u16);
-        // Compare the magic number in its stored byte order. In a big-endian file, the stored magic
-        // number equals one of `MAGICS`.
+        // In a big-endian file, the stored magic number equals one of `MAGICS`.
         let big_endian = head.first_chunk().is_some_and(|magic| MAGICS.contains(&u32::from_be_bytes(*magic)));
         let lengths = Lengths::of_version(minor);
         Ok(Self {
@@ -123,19 +109,16 @@ impl Classic {
         })
     }
 
-    /// Returns true if the file's times are in nanoseconds.
     pub(super) fn has_nanos(&self) -> bool {
         self.nanos_a_fraction == 1
     }
 
-    /// Returns the link type of all packets in the file.
     pub(super) fn link(&self) -> LinkType {
         self.link
     }
 
-    /// Returns the form of the records if the file can be read in place (without a copy). Returns
-    /// `None` if frames need a [`FrameHeader`], because the two lengths may be in another order or
-    /// the link type does not fit into a slot (an entry of a packet ring).
+    /// Returns the form of the records if the file can be read in place. Returns `None` for unusual
+    /// record headers, and for link types that do not fit into a slot (an entry of a packet ring).
     pub(super) fn form(&self) -> Option<RecordForm> {
         let has_usual_header = self.lengths == Lengths::InOrder && self.record_bytes == RECORD_HEADER_BYTES;
         let is_plain = has_usual_header && LinkType::READ.contains(&self.link);
@@ -146,12 +129,10 @@ impl Classic {
         self.big_endian
     }
 
-    /// Hands over the available packets that pass the filter, but at most `room` frames.
     pub(super) fn walk(&self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         walk.link = Some(self.link);
-        // In each arm of this `match`, the byte order and the presence of a filter are constants.
-        // With a constant byte order, reading a field compiles to a load and at most a byte swap,
-        // without a branch.
+        // The byte order and the presence of a filter are constants in each arm, so that reading a
+        // field compiles to a load and at most a byte swap, without a branch.
         match (self.big_endian, filters) {
             (true, None) => self.records(walk, All, u32::from_be_bytes),
             (false, None) => self.records(walk, All, u32::from_le_bytes),
@@ -160,9 +141,8 @@ impl Classic {
         }
     }
 
-    /// Returns the length of the first record of `rest` and the time of the record's packet. The
-    /// function `records` has its own copy of this code. When `records` and this function called a
-    /// common function, steerage needed 20 more instructions for each packet.
+    /// Returns the length and the time of the first record. The function `records` has its own copy
+    /// of this code: with a common function, each packet needed 20 more instructions.
     pub(super) fn next(&self, rest: &[u8]) -> Result<(usize, u64), Stop> {
         let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
             return Err(Stop::Short { needs: RECORD_HEADER_BYTES });

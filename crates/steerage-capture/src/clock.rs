@@ -1,23 +1,16 @@
-//! The clock of a pcapng interface: the unit and offset of its timestamps (`if_tsresol` and
-//! `if_tsoffset`).
-
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// The default resolution of timestamps: microseconds.
 const MICROSECONDS: u8 = 6;
 
-/// The bit of `if_tsresol` that is set if the resolution is a power of 2. The highest bit of
-/// `if_tsresol` is clear if the resolution is a power of 10.
+/// The bit of `if_tsresol` for a resolution that is a power of 2 instead of 10.
 const POWER_OF_TWO: u8 = 0x80;
 
-/// Converts an interface's ticks to nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     unit: Unit,
     offset_nanos: i128,
 }
 
-/// The length of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     /// The number of nanoseconds in a tick of the clock.
@@ -31,8 +24,7 @@ enum Unit {
 }
 
 impl Clock {
-    /// Makes a clock from the values of `if_tsresol` and `if_tsoffset`, if the file has these
-    /// options. `offset` is in seconds.
+    /// Makes a clock from `if_tsresol` and `if_tsoffset` (in seconds), if the file has them.
     pub(super) fn new(resolution: Option<u8>, offset: Option<i64>) -> Self {
         let resolution = resolution.unwrap_or(MICROSECONDS);
         let exponent = u32::from(resolution & !POWER_OF_TWO);
@@ -44,8 +36,7 @@ impl Clock {
         Self { unit, offset_nanos: i128::from(offset.unwrap_or(0)) * NANOS_PER_SECOND as i128 }
     }
 
-    /// Converts `ticks` to nanoseconds since 1970. Returns `None` for times before 1970 and for
-    /// times from the year 2554 on.
+    /// Returns `None` for times before 1970 and from the year 2554 on.
     #[inline]
     pub(super) fn nanos(self, ticks: u64) -> Option<u64> {
         let nanos = match self.unit {

@@ -1,30 +1,24 @@
-//! The formats in which captures are written, in the machine's byte order: pcap with micro- or
-//! nanoseconds, and pcapng according to draft-ietf-opsawg-pcapng.
+//! The written formats, in the machine's byte order. pcapng: draft-ietf-opsawg-pcapng.
 
 use steerage::{LinkType, WallTime};
 
 use super::PACKET_BYTES_MAX;
 
-/// Numbers of block types and options in pcapng files.
 const SECTION: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
 const IF_TSRESOL: u16 = 9;
-/// The unit of timestamps in the file: 10 to the power of -9 seconds. Without the option
-/// `IF_TSRESOL`, pcapng's unit is 10 to the power of -6 seconds.
+/// 10 to the power of -9 seconds. The default of pcapng is 10 to the power of -6 seconds.
 const NANOSECONDS: u8 = 9;
 
-/// The length of a packet block's header, which precedes the packet's bytes. The header of a packet
-/// block has type, length, interface, time in two halves, and the packet's two lengths.
+/// Type, length, interface, time in two halves, and the packet's two lengths.
 const PACKET_HEAD: usize = 28;
 
-/// The first word of a pcap file.
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
-/// The length of a record's header in a pcap file. The header of a pcap record has seconds, parts
-/// of a second, and the packet's two lengths.
+/// Seconds, parts of a second, and the packet's two lengths.
 const RECORD_HEAD: usize = 16;
 
 /// The format of a written capture.
@@ -42,23 +36,19 @@ pub enum StreamFormat {
     Pcap,
     /// pcap with nanoseconds.
     PcapNanos,
-    /// pcapng with microseconds. Packets whose times need more precision than microseconds are
-    /// written to a separate interface with nanoseconds.
+    /// pcapng with microseconds. Packets with more precise times get an interface with nanoseconds.
     PcapngMicros,
     /// pcapng with nanoseconds.
     Pcapng,
 }
 
-/// The properties of an interface in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) link: LinkType,
-    /// True if timestamps are in nanoseconds, and false if they are in microseconds.
     pub(super) has_nanos: bool,
 }
 
-/// The complete packets in a file that may be cut off: their number, their captured bytes, and the
-/// position after the last complete packet.
+/// The complete packets in a file that may be cut off. `len` is the position after the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Whole {
     pub(super) packets: u64,
@@ -66,12 +56,10 @@ pub(super) struct Whole {
     pub(super) len: usize,
 }
 
-/// The fields that are written before and after a packet's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketHead {
-    /// The packet's interface in the file: its number and its properties.
     pub(super) interface: (u32, Interface),
-    /// The packet's time in nanoseconds since 1970.
+    /// Since 1970.
     pub(super) nanos: u64,
     pub(super) captured: usize,
     pub(super) wire: usize,
@@ -83,7 +71,6 @@ impl StreamFormat {
         matches!(self, Self::PcapngMicros | Self::Pcapng)
     }
 
-    /// Returns true if all times in this format are in nanoseconds.
     fn has_nanos(self) -> bool {
         matches!(self, Self::PcapNanos | Self::Pcapng)
     }
@@ -110,20 +97,17 @@ impl StreamFormat {
         }
     }
 
-    /// Returns the properties of the pcapng interface to which a packet with this link type and
-    /// time belongs.
+    /// The pcapng interface to which a packet with this link type and time belongs.
     #[inline]
     pub(super) fn interface(self, link: LinkType, nanos: u64) -> Interface {
         let needs_nanos = self == Self::PcapngMicros && nanos % 1000 != 0;
         Interface { link, has_nanos: self.has_nanos() || needs_nanos }
     }
 
-    /// Returns the first bytes of a file, which do not depend on the link type.
     pub(super) fn file_head(self) -> Vec<u8> {
         if self.takes_several_links() { section() } else { Vec::new() }
     }
 
-    /// Returns the bytes that precede the first packet of an interface in a file of this format.
     pub(super) fn interface_head(self, interface: Interface) -> Vec<u8> {
         match self {
             Self::Pcap => pcap_head(MAGIC_MICROSECONDS, interface.link),
@@ -132,14 +116,12 @@ impl StreamFormat {
         }
     }
 
-    /// Returns the number of bytes that a packet takes in a file, with its header. `captured` is
-    /// the number of the packet's captured bytes.
     #[inline]
     pub(super) fn packet_len(self, captured: usize) -> usize {
         if self.takes_several_links() { PACKET_HEAD + 4 + captured.next_multiple_of(4) } else { RECORD_HEAD + captured }
     }
 
-    /// Appends a packet. Returns false if the format cannot represent the packet's time.
+    /// Returns false if the format cannot represent the packet's time.
     #[inline]
     pub(super) fn packet<'p>(self, to: &mut Vec<u8>, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) -> bool {
         let PacketHead { interface, nanos, captured, wire } = head;
@@ -164,8 +146,8 @@ impl StreamFormat {
         true
     }
 
-    /// Finds the complete packets in bytes that this module wrote. The bytes may be cut off in the
-    /// middle of a packet. In a pcapng file, blocks of other types may be between the packets.
+    /// Finds the complete packets in bytes that this module wrote, and that may be cut off. A
+    /// pcapng file may have other blocks between the packets.
     pub(super) fn whole(self, written: &[u8]) -> Whole {
         let word = |at: usize| written.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
         let mut whole = Whole::default();
@@ -206,8 +188,7 @@ pub struct PcapngEncoder {
 impl PcapngEncoder {
     const FORMAT: StreamFormat = StreamFormat::Pcapng;
 
-    /// Appends the header of the file. Call this function once, before the first packet is
-    /// appended.
+    /// Appends the header of the file. Call `begin` once, before the first packet.
     pub fn begin(&mut self, to: &mut Vec<u8>) {
         to.extend_from_slice(&Self::FORMAT.file_head());
     }
@@ -232,15 +213,13 @@ fn extend<const N: usize>(to: &mut Vec<u8>, words: [u32; N]) {
     words.iter().for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
 }
 
-/// Returns the header of a pcap file: magic number, version 2.4, two unused fields, the maximum
-/// packet length, and the link type.
+/// Magic number, version 2.4, two unused fields, maximum packet length, and link type.
 fn pcap_head(magic: u32, link: LinkType) -> Vec<u8> {
     let version = [2_u16, 4].map(u16::to_ne_bytes).concat();
     let rest = [0, 0, PACKET_BYTES_MAX as u32, u32::from(link.0)].map(u32::to_ne_bytes).concat();
     [&magic.to_ne_bytes()[..], &version, &rest].concat()
 }
 
-/// Returns a pcapng block of this type, with its length before and after the body.
 fn block(kind: u32, body: &[&[u8]]) -> Vec<u8> {
     let body = body.concat();
     let len = (12 + body.len() as u32).to_ne_bytes();

@@ -1,5 +1,4 @@
-//! The files of a capture, which are read one after another. All files are checked before the first
-//! file is read, and each file is opened when the previous file has ended.
+//! The files of a capture. All are checked before the first one is read.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -23,19 +22,16 @@ use super::walk::Wrong;
 use super::{CUT, DAMAGED, Format, GIVE, classic, recognise};
 use crate::filter::FrameKind;
 
-/// The name by which messages refer to standard input.
 const STANDARD_INPUT_NAME: &str = "standard input";
 
-/// The number of bytes that are read to recognise a file's format. The first bytes of a pcapng file
-/// usually describe all interfaces.
+/// The first bytes of a pcapng file usually describe all interfaces.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// The files that have not been read yet.
 #[derive(Debug)]
 pub(super) struct Files {
     to_come: VecDeque<PathBuf>,
     shared: Arc<Shared>,
-    /// The thread that opens all files after the first file.
+    /// Opens all files after the first file.
     opener: Option<Helper>,
 }
 
@@ -45,7 +41,6 @@ pub(super) struct Open {
     pub(super) source: Source,
 }
 
-/// The information about the files that is known before any packet is read.
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
     /// The link type of the first file, unless the file is a pipe.
@@ -55,12 +50,10 @@ pub(super) struct Known {
     pub(super) kinds: Kinds,
 }
 
-/// The kinds of frames in the files.
 #[derive(Debug)]
 pub(super) struct Kinds {
     pub(super) known: Vec<FrameKind>,
-    /// True if the files may contain kinds of frames that are not known yet, because a file is a
-    /// pipe, or because a pcapng file may describe more interfaces later.
+    /// The files may contain other kinds: a pipe, or a pcapng file with further interfaces.
     pub(super) others: bool,
 }
 
@@ -95,7 +88,6 @@ impl Files {
         Ok((files, known))
     }
 
-    /// Returns an empty list of files, for an input that is not a file.
     pub(super) fn none() -> Self {
         Self { to_come: VecDeque::new(), shared: Arc::default(), opener: None }
     }
@@ -104,12 +96,10 @@ impl Files {
         self.shared.waker.as_deref()
     }
 
-    /// Returns true if more files follow the current file.
     pub(super) fn are_left(&self) -> bool {
         !self.to_come.is_empty()
     }
 
-    /// Starts the threads that unpack files and, if there are several files, open them.
     pub(super) fn start_threads(&mut self) -> io::Result<()> {
         if !self.to_come.is_empty() {
             self.opener = Some(Helper::opener()?);
@@ -118,13 +108,11 @@ impl Files {
         Ok(())
     }
 
-    /// Opens the next file.
     pub(super) fn next(&mut self, info: &Arc<CaptureInfo>) -> Option<Result<Open, DeviceError>> {
         let path = self.to_come.pop_front()?;
         Some(self.open(&path).map(|input| Open { name: name(&path), source: self.source(name(&path), input, info) }))
     }
 
-    /// Makes the source from which the bytes of an input are read.
     pub(super) fn source(&self, name: String, input: Input, info: &Arc<CaptureInfo>) -> Source {
         Source::new(name, input, Arc::clone(&self.shared), Arc::clone(info))
     }
@@ -138,30 +126,27 @@ impl Files {
             None => open(path),
         };
         let file = file.map_err(|e| failed(path, e))?;
-        // `File::metadata` makes a system call that can also name a file by its path. The sandbox
-        // forbids the system call of `File::metadata` for packet threads.
+        // `File::metadata` makes a system call that can also name a file by its path, which the
+        // sandbox forbids for packet threads.
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         if is_file && path.as_os_str() == STANDARD_INPUT {
-            // The program that started this process may have read a part of the file, and other
-            // processes share the read position.
+            // Other processes share the read position of standard input.
             return Ok(Input::Reader(Box::new(file)));
         }
         Ok(if is_file { Input::File(Arc::new(file)) } else { self.pipe(file) })
     }
 
-    /// Makes an input from a pipe. The shared epoll instance reports when the pipe has data.
     pub(super) fn pipe(&self, file: File) -> Input {
         Input::Pipe(Pipe::new(file, self.shared.waker.clone()))
     }
 }
 
-/// Returns the name by which messages refer to a file.
 pub(super) fn name(path: &Path) -> String {
     if path.as_os_str() == STANDARD_INPUT { STANDARD_INPUT_NAME.to_owned() } else { path.display().to_string() }
 }
 
-/// Returns the size of a file, or `None` for an input without a size, such as a pipe.
+/// Returns `None` for an input without a size, such as a pipe.
 fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
     if path.as_os_str() == STANDARD_INPUT {
         if io::stdin().is_terminal() {
@@ -185,7 +170,6 @@ fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
     Ok(Some(kind.len()))
 }
 
-/// Reads enough of a file to find its format, and the kinds of frames in it.
 fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFormat), DeviceError> {
     let mut file = open(path).map_err(|e| failed(path, e))?;
     let mut stored = Vec::new();
@@ -198,8 +182,7 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFo
             let mut room = &mut unpacked[..];
             let ended = compression.unpack(stored.chain(&file), &mut room);
             let len = HEAD_BYTES - room.len();
-            // If the file is damaged after its header, the error is reported later, when the
-            // packets are read.
+            // Damage after the file's header is reported when the packets are read.
             if let (Err(error), 0..classic::HEADER_BYTES) = (ended, len) {
                 let offset = file.stream_position().unwrap_or_default();
                 return Err(unreadable(&name(path), true, offset, error));
@@ -236,7 +219,7 @@ pub(super) fn unreadable(name: &str, is_packed: bool, offset: u64, error: io::Er
         io::ErrorKind::UnexpectedEof if is_packed => {
             Wrong::new("the file ends before what is packed in it".to_owned(), CUT).into_error(name, offset, false)
         }
-        // The decompressors report damaged data with the error kinds of the next `match` arm.
+        // The decompressors report damaged data with these error kinds.
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if is_packed => {
             DeviceError::new(name, "unpack the capture", error).at(offset).advise(DAMAGED)
         }

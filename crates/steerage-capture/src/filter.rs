@@ -1,12 +1,10 @@
-//! Filters: programs of classic BPF, as tcpdump compiles them from its expressions. A filter for a
-//! live interface runs in the kernel. A filter for capture files runs in this process
-//! ([`FrameFilter`]).
+//! Filters: programs of classic BPF, as tcpdump compiles them. The kernel runs the filters of live
+//! interfaces, and this process runs those of capture files ([`FrameFilter`]).
 //!
-//! This crate has no compiler. The filter language is libpcap's. A second compiler for this
-//! language might differ slightly, and its filters would then pass wrong packets unnoticed.
-//! Therefore tcpdump compiles the expression, either now or in advance. The numbers that `tcpdump
-//! -ddd` prints in advance are also accepted as a filter. This crate checks each compiled program,
-//! from tcpdump or from numbers, by the kernel's rules before running it.
+//! This crate has no compiler for libpcap's filter language: a second compiler might differ
+//! slightly, and its filters would pass wrong packets unnoticed. Therefore tcpdump compiles the
+//! expression, now or in advance, as the numbers that `tcpdump -ddd` prints. This crate checks each
+//! program by the kernel's rules before running it.
 
 mod check;
 mod for_files;
@@ -25,17 +23,13 @@ pub(crate) use for_files::FileFilters;
 pub(crate) use kinds::FrameKind;
 pub use run::FrameFilter;
 
-/// The maximum length of a filter's text, in bytes. The limit for the filter's text exceeds the
-/// length of the kernel's longest program, written as numbers: 4096 lines of at most 28 bytes. The
-/// limit for the filter's text is less than 128 KiB, which is the longest argument that a program
-/// can get.
+/// The bytes of a filter's text: more than the kernel's longest program in numbers (4096 lines of
+/// at most 28 bytes), and less than the longest argument of a program (128 KiB).
 const TEXT_BYTES_MAX: usize = 120 << 10;
 
-/// The maximum number of instructions in a filter program: the kernel's `BPF_MAXINSNS`,
-/// include/uapi/linux/bpf_common.h.
+/// The maximum number of instructions in a filter program: `BPF_MAXINSNS` of linux/bpf_common.h.
 pub const INSTRUCTIONS_MAX: usize = 4096;
 
-/// The number of characters of an invalid text that an error message shows.
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// One instruction of classic BPF, with the layout of the kernel's `struct sock_filter`.
@@ -77,8 +71,7 @@ impl Filter {
     /// Makes a filter from a compiled program.
     ///
     /// # Errors
-    /// [`FilterError::Program`] if the kernel would reject the program, by the rules of
-    /// `bpf_check_classic` in net/core/filter.c.
+    /// [`FilterError::Program`], by the rules of `bpf_check_classic` in net/core/filter.c.
     pub fn from_instructions(instructions: impl Into<Box<[Instruction]>>) -> Result<Self, FilterError> {
         let instructions = instructions.into();
         check::program(&instructions)?;
@@ -88,17 +81,15 @@ impl Filter {
     /// Makes a filter from the text of a user, for frames whose first header has the type `link`.
     /// The text of a filter has one of three forms:
     ///
-    /// - `not port 22`: an expression of tcpdump (pcap-filter(7)). The `tcpdump` in the `PATH`
-    ///   compiles the expression. If `interface` is given and may be opened, tcpdump compiles the
-    ///   expression for this interface. The keyword `vlan` matches live frames only if the
-    ///   interface is given, because the kernel removes VLAN tags before the filter runs.
+    /// - `not port 22`: an expression (pcap-filter(7)), which the `tcpdump` in the `PATH` compiles,
+    ///   for `interface` if it is given and may be opened. The keyword `vlan` matches live frames
+    ///   only with the interface, because the kernel removes VLAN tags before the filter runs.
     /// - The numbers that `tcpdump -ddd` prints, on separate lines or with commas between them. No
     ///   program is started.
     /// - `@FILE`: a file that contains an expression or such numbers.
     ///
     /// # Errors
-    /// [`FilterError`], whose method [`is_mistake`](FilterError::is_mistake) distinguishes mistakes
-    /// in the filter from other errors.
+    /// [`FilterError`]. [`is_mistake`](FilterError::is_mistake) is true if the filter is wrong.
     ///
     /// ```
     /// use steerage::LinkType;
@@ -115,7 +106,6 @@ impl Filter {
     }
 }
 
-/// Returns the text of the filter. For `@FILE`, the text is the content of the file.
 fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
     let text = match text.trim_start().strip_prefix('@') {
         Some(path) => read(path).map_err(|cause| FilterError::File { path: path.to_owned(), cause })?.into(),
@@ -128,8 +118,7 @@ fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
     Ok(text)
 }
 
-/// Reads a filter file, which may also be a pipe or a device. The function reads at most as many
-/// bytes as the longest filter has.
+/// Reads a filter file, which may also be a pipe or a device without an end.
 fn read(path: &str) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
@@ -197,8 +186,7 @@ pub enum FilterError {
     /// tcpdump did not run successfully.
     #[error("cannot {operation} to compile the filter: {cause}; give the numbers that `tcpdump -ddd` prints instead")]
     Tcpdump {
-        /// The operation that failed. This text completes an error message that begins with
-        /// "cannot".
+        /// The operation that failed, for a message that begins with "cannot".
         operation: &'static str,
         /// The error of the kernel.
         #[source]
@@ -207,8 +195,7 @@ pub enum FilterError {
 }
 
 impl FilterError {
-    /// Returns true if the error is a mistake in the filter. Returns false if a file or program is
-    /// missing or has failed.
+    /// Returns true for a mistake in the filter, false for a missing or failing file or program.
     pub fn is_mistake(&self) -> bool {
         matches!(self, Self::Numbers(_) | Self::Program { .. } | Self::Expression { .. } | Self::KernelOnly { .. })
     }

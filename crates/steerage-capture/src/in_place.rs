@@ -1,10 +1,8 @@
 //! Reads a file in place: directly in the kernel's page cache, without copying the bytes.
 //!
-//! The file is mapped piece by piece, but only while the kernel grants a read lease. A separate
-//! thread takes the read leases of the files. When another process wants to change a file, the
-//! thread that takes the leases returns the file's lease to the kernel. When the read lease of a
-//! file is returned, or at the end of the file, the queue continues with read(2) at the same
-//! record.
+//! The file is mapped piece by piece while the kernel grants a read lease, which a separate thread
+//! takes. The thread returns the lease when another process wants to change the file. After that,
+//! or at the end of the file, the queue continues with read(2) at the same record.
 
 use std::fs::File;
 use std::io;
@@ -16,32 +14,23 @@ use steerage_guard::capabilities;
 
 use super::{BLOCKS, RECORD_BYTES_MAX};
 
-/// The size of a window (a mapped part of a file), in bytes. A window is the part of a file that is
-/// mapped into memory at the moment. Windows (mapped parts of a file) are large, because moving a
-/// window to another part of the file takes two system calls and empties the processor's cache of
-/// address translations. A process that wants to change the file waits until the file's windows
-/// (mapped parts) are copied. Because a process that wants to change the file waits for this copy,
-/// windows (mapped parts of the file) must not be too large.
+/// The size of a window (a mapped part of a file), in bytes. Moving a window takes two system calls
+/// and empties the TLB, but a process that wants to change the file waits for a copy.
 pub(super) const WINDOW_BYTES: usize = 32 << 20;
 
-/// The number of windows. With several windows (mapped parts of the file), the queue can read one
-/// window while frames in another window are still in use.
+/// The queue can read one window while frames in the other windows are still in use.
 pub(super) const WINDOWS: usize = 4;
 
-/// The number of bytes of a mapped file that one poll of the queue makes readable. If the file is
-/// in the page cache, a poll takes less than 30 us. If the file is not in the page cache, the poll
-/// waits for the disk.
+/// The bytes of a mapped file that one poll makes readable, in less than 30 us if they are in the
+/// page cache. Otherwise, the poll waits for the disk.
 const STEP_BYTES: usize = 256 << 10;
 
-/// Windows (mapped parts of a file) begin at multiples of 64 KiB, because a mapping begins at a
-/// page, and pages have at most 64 KiB.
+/// A mapping begins at a page, and pages have at most 64 KiB.
 const ALIGNMENT: u64 = 64 << 10;
 
 const _: () = assert!(WINDOW_BYTES >= 2 * (RECORD_BYTES_MAX + ALIGNMENT as usize), "a record fits after the start");
 const _: () = assert!(STEP_BYTES >= 2 * ALIGNMENT as usize, "a step reaches beyond the first record");
 
-/// The windows (mapped parts of files) of a queue, and the thread that holds the files' read
-/// leases.
 #[derive(Debug)]
 pub(super) struct Windows {
     windows: Arc<FileWindows>,
@@ -49,14 +38,14 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Starts the thread that takes the read leases of files. The thread has no capabilities.
+    /// The thread that takes the read leases has no capabilities.
     pub(super) fn new(windows: FileWindows) -> io::Result<Self> {
         let windows = Arc::new(windows);
         let requests = windows.serve(|| capabilities::drop_all().map_err(io::Error::other))?;
         Ok(Self { windows, requests })
     }
 
-    /// Requests a lease for the file. Returns `None` if the file has to be read by read(2).
+    /// Returns `None` if the file has to be read by read(2).
     pub(super) fn lease(&self, file: &Arc<File>) -> Option<InPlace> {
         let (to, lease) = mpsc::channel();
         self.requests.send((Arc::clone(file), to)).ok()?;
@@ -81,34 +70,27 @@ fn check(windows: &FileWindows) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that is read in place.
 #[derive(Debug)]
 pub(super) struct InPlace {
     windows: Arc<FileWindows>,
     file: Arc<LeasedFile>,
-    /// The current window.
     window: Option<Shows>,
-    /// True if the file can be read in place only up to the end of the current window (mapped
-    /// part).
+    /// The file can be read in place only up to the end of the current window.
     is_last: bool,
 }
 
-/// The part of a file that a window maps into memory.
 #[derive(Clone, Copy, Debug)]
 struct Shows {
     window: usize,
-    /// The offset of the window's first byte in the file.
+    /// The file offset of the window's first byte.
     from: u64,
-    /// The number of readable bytes.
     bytes: usize,
 }
 
-/// The outcome of [`InPlace::step`].
 pub(super) enum Step {
     /// The bytes from `at` to `end` of the block can be read.
     Bytes { block: usize, at: usize, end: usize },
-    /// No window (mapped part of a file) is free. Either handlers still hold frames in all windows,
-    /// or the windows are being copied.
+    /// Handlers still hold frames in all windows, or the windows are being copied.
     Later,
     /// The remaining bytes of the file have to be read with read(2).
     End,
@@ -143,15 +125,13 @@ impl InPlace {
             Shown::Later => return Ok(Step::Later),
             Shown::Gone => self.is_last = true,
         }
-        // Windows in use are closed later, when handlers have released the frames in these windows
-        // and another file is read in place.
+        // Windows in use are closed later, when another file is read in place.
         Ok(match self.windows.close((blocks, claim)) {
             Shown::Later => Step::Later,
             _ => Step::End,
         })
     }
 
-    /// Maps a part of the file into a free window, beginning with the record at `offset`.
     fn begin_window(&mut self, (blocks, claim): (&mut Blocks, &Claim), offset: u64) -> Result<Shows, Step> {
         if self.is_last {
             return Err(Step::End);

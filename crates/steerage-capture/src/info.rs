@@ -1,5 +1,3 @@
-//! [`CaptureInfo`]: information about a capture, during and after reading it.
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,13 +7,11 @@ use steerage::{LinkType, WallTime};
 use super::encode::StreamFormat;
 use super::walk::Met;
 
-/// Information about a capture device. The queue updates the information at most once per poll, and
-/// every thread can read it.
+/// Information about a capture. The queue updates it at most once per poll, for every thread.
 #[derive(Debug)]
 pub struct CaptureInfo {
-    // All accesses are relaxed: each field is a separate number that publishes no other memory. The
-    // queue writes all fields. For compressed files, the thread that unpacks also adds to
-    // `bytes_read`.
+    // All accesses are relaxed, because the fields publish no other memory. The queue writes all
+    // fields. The thread that unpacks also adds to `bytes_read`.
     packets: AtomicU64,
     filtered: AtomicU64,
     bad_times: AtomicU64,
@@ -54,16 +50,15 @@ impl CaptureInfo {
         self.filtered.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of packets whose timestamp is outside the years 1970 to 2554. A packet
-    /// with a timestamp outside this range is delivered without a time.
+    /// Returns the number of packets whose timestamp is outside the years 1970 to 2554. Such
+    /// packets are delivered without a time.
     pub fn bad_times(&self) -> u64 {
         self.bad_times.load(Ordering::Relaxed)
     }
 
     /// Returns the times of the earliest and the latest packet, or `None` if no packet has a time.
     pub fn times(&self) -> Option<(WallTime, WallTime)> {
-        // The queue writes `earliest` before `latest`. Therefore, a thread that sees the first
-        // packet's value of `latest` also sees `earliest`.
+        // If only `latest` is visible yet, `earliest` is `u64::MAX`, and the result `None`.
         let latest = self.latest.load(Ordering::Relaxed);
         let earliest = self.earliest.load(Ordering::Relaxed);
         (earliest <= latest).then(|| (WallTime::from_nanos(earliest), WallTime::from_nanos(latest)))
@@ -79,27 +74,22 @@ impl CaptureInfo {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the number of bytes that were read from all files. For compressed files, the number
-    /// of bytes read counts compressed bytes.
+    /// Returns the number of bytes that were read from all files, before unpacking.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bytes in all files at the time when the files were opened. Returns
-    /// `None` if a file has no size, for example a pipe.
+    /// Returns the bytes of all files at their opening, or `None` if one has no size (a pipe).
     pub fn bytes_total(&self) -> Option<u64> {
         self.bytes_total
     }
 
-    /// Returns the format that can represent the packets of all files. If all files have the same
-    /// format, returns that format. Returns `None` if the format is unknown before reading, as for
-    /// a pipe.
+    /// Returns the simplest format for the packets of all files, or `None` for a pipe.
     pub fn format(&self) -> Option<StreamFormat> {
         self.format
     }
 
-    /// Returns notes for the user about files that were read without an error, one line each. An
-    /// example of a note is the number of bytes that were ignored after compressed data.
+    /// Returns notes for the user, such as that bytes after compressed data were ignored.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -120,7 +110,6 @@ impl CaptureInfo {
         self.filtered.store(self.filtered() + packets, Ordering::Relaxed);
     }
 
-    /// Adds the results of a walk.
     pub(super) fn add(&self, met: &Met) {
         self.packets.store(self.packets() + met.packets, Ordering::Relaxed);
         self.bad_times.store(self.bad_times() + met.bad_times, Ordering::Relaxed);

@@ -1,12 +1,8 @@
-//! [`Inner`] describes the part of a packet that a stream passes on. [`LinksSeen`] has the link
-//! types of a stream's packets.
-
 use std::sync::OnceLock;
 
 use steerage::LinkType;
 
-/// The maximum number of bytes that [`Inner::with_front`] can put in front of an inner frame: the
-/// length of an Ethernet header.
+/// The length of an Ethernet header.
 const FRONT_BYTES_MAX: usize = 14;
 
 /// The part of a tunnelled packet that is passed on.
@@ -28,14 +24,12 @@ pub struct Inner {
 }
 
 impl Inner {
-    /// Describes a packet without its first `from` bytes. The remaining part of the packet begins
-    /// with a header of type `link`.
+    /// A packet without its first `from` bytes, which then begins with a header of type `link`.
     pub fn new(link: LinkType, from: usize) -> Self {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
     }
 
-    /// Adds the bytes `front` in front of the packet. Returns `None` if `front` has more than 14
-    /// bytes.
+    /// Adds the bytes `front` in front of the packet. Returns `None` for more than 14 bytes.
     #[must_use]
     pub fn with_front(mut self, front: &[u8]) -> Option<Self> {
         self.front.get_mut(..front.len())?.copy_from_slice(front);
@@ -48,20 +42,17 @@ impl Inner {
     }
 }
 
-/// A function that finds the part of a packet to pass on. The arguments of the function are the
-/// packet's headers and the type of the first header. If the function returns `None`, the whole
-/// packet is passed on.
+/// Finds the part of a packet to pass on, by the packet's headers and the type of the first header.
+/// With `None`, the whole packet is passed on.
 pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
 
 /// The link types of the packets in several streams that are made from one input.
 ///
 /// ```
-/// use steerage::LinkType;
 /// use steerage_capture::LinksSeen;
 ///
-/// let seen = LinksSeen::new(None);
+/// let seen = LinksSeen::default();
 /// assert_eq!((seen.first(), seen.other()), (None, None));
-/// # let _: Option<LinkType> = seen.first();
 /// ```
 #[derive(Debug, Default)]
 pub struct LinksSeen {
@@ -70,28 +61,17 @@ pub struct LinksSeen {
 }
 
 impl LinksSeen {
-    /// Makes an empty record of the link types in several streams. `expected` is the link type that
-    /// the packets should have, if it is known.
-    pub fn new(expected: Option<LinkType>) -> Self {
-        let seen = Self::default();
-        if let Some(link) = expected {
-            seen.see(link);
-        }
-        seen
-    }
-
     /// Returns the link type of the first packet.
     pub fn first(&self) -> Option<LinkType> {
         self.first.get().copied()
     }
 
-    /// If the link type of a later packet differed from the first packet's, returns this other link
-    /// type.
+    /// Returns the link type of a later packet that differed from the first packet's, if any.
     pub fn other(&self) -> Option<LinkType> {
         self.other.get().copied()
     }
 
-    /// Records a link type. Returns true if `link` is the link type of the first packet.
+    /// Returns true if `link` is the link type of the first packet.
     pub(super) fn see(&self, link: LinkType) -> bool {
         let is_first = *self.first.get_or_init(|| link) == link;
         if !is_first {

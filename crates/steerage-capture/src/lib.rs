@@ -3,40 +3,35 @@
 //! user's guide is docs/captures.md.
 //!
 //! A pcap file is read in place, in the kernel's page cache, while the kernel grants a read lease
-//! (fcntl(2), F_SETLEASE). While steerage has this lease, no process can change or truncate the
-//! file unnoticed. If another process wants to change the file, a thread copies the bytes that
-//! handlers still use and returns the lease. After the lease is returned, the queue continues at
-//! the same record with read(2). Files without a lease, pipes and pcapng files are read with
-//! read(2) from the beginning.
+//! (fcntl(2), F_SETLEASE). With this lease, no process can change or truncate the file unnoticed.
+//! If another process wants to change the file, a thread copies the bytes that handlers still use
+//! and returns the lease, and the queue continues at the same record with read(2). Files without a
+//! lease, pipes and pcapng files are read with read(2) from the beginning.
 //!
-//! With read(2), the queue fills [`BLOCKS`] blocks of memory, and each read gets a piece of
-//! [`READ_BYTES`]. Frames that were read with read(2) are handed over in these blocks of memory,
-//! without a copy. A [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire,
-//! link type and interface replaces the header of each record in place. If a piece (the bytes of
-//! one read) ends in the middle of a record, the record is moved to the block of the next piece, or
-//! the rest of the record is read into the same block. A block of memory is filled again after
-//! handlers have released all of the block's frames. While handlers hold frames of all blocks, a
-//! poll delivers nothing, but no packet is lost, because the device [can
+//! With read(2), the queue fills [`BLOCKS`] blocks of memory, [`READ_BYTES`] at a time, and hands
+//! frames over in these blocks without a copy. A [`FrameHeader`](steerage::device::FrameHeader)
+//! with time, length on the wire, link type and interface replaces the header of each record in
+//! place. If a read ends in the middle of a record, the record is moved to the block of the next
+//! read, or the rest of the record is read into the same block. A block is filled again after
+//! handlers have released all of its frames. While handlers hold frames of all blocks, a poll
+//! delivers nothing, but no packet is lost, because the device [can
 //! wait](steerage::device::Capabilities::can_wait).
 //!
-//! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore
-//! a poll of the queue never unpacks compressed data, whatever the file contains.
+//! A separate thread unpacks compressed input into a pipe, so that a poll never unpacks data.
 //!
 //! Packets of up to [`PACKET_BYTES_MAX`] bytes are read whole. A pcapng file may have any number of
-//! sections in either byte order. Each section may have up to [`INTERFACES_MAX`] interfaces with
-//! their own link types and clocks. The reader understands enhanced, simple and (obsolete) plain
-//! packet blocks, and skips all other blocks. A packet's length is taken from its own record, and
-//! snap lengths are ignored. For simple packet blocks, the reader needs the snap length, because
-//! these blocks do not contain the captured length.
+//! sections in either byte order, each with up to [`INTERFACES_MAX`] interfaces with their own link
+//! types and clocks. The reader understands enhanced, simple and (obsolete) plain packet blocks,
+//! and skips all other blocks. Snap lengths are ignored, except for simple packet blocks, which do
+//! not contain the captured length.
 //!
 //! Packets of all link types are delivered, but each poll delivers packets of only one link type.
 //!
-//! [`filter`] has filters in tcpdump's language, for files and for frames in memory. [`tap`] copies the
-//! packets of a running instance.
+//! [`filter`] has filters in tcpdump's language, for files and for frames in memory. [`tap`] copies
+//! the packets of a running instance.
 //!
 //! Every value in the file is checked before use. If a file is truncated or invalid, the packets
-//! before the damage are delivered, and then the queue reports an error with the offset of the
-//! damage.
+//! before the damage are delivered, and then the queue reports an error with the damage's offset.
 
 #![forbid(unsafe_code)]
 
@@ -105,35 +100,29 @@ use window::{Filled, Window};
 
 use crate::filter::{FileFilters, FilterError};
 
-/// The number of bytes that are read from a file at a time. This read size is so large that the
-/// cost of the system call per packet is negligible. This read size is so small that other CPUs do
-/// not run out of packets during a read. The kernel copies the bytes of one read in about 10 us,
-/// and a CPU needs 20 us for a full backlog of cheap packets.
+/// The number of bytes that are read from a file at a time. The cost of a system call per packet is
+/// then negligible, and other CPUs do not run out of packets: the kernel copies these bytes in
+/// about 10 us, and a CPU needs 20 us for a full backlog of cheap packets.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// The size of the blocks that contain frames, in bytes. A block has room for a piece of
-/// [`READ_BYTES`] and, after it, the longest record.
+/// The size of a block of frames in bytes, with room for [`READ_BYTES`] and the longest record.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// The number of blocks. All frame blocks together have 8 MiB, which is enough for full backlogs of
-/// ordinary frames.
+/// The number of blocks, with 8 MiB together: enough for full backlogs of ordinary frames.
 pub const BLOCKS: usize = 8;
 
-/// The longest packet in bytes, which is also the maximum of tcpdump and Wireshark
-/// (`MAXIMUM_SNAPLEN`).
+/// The longest packet in bytes: `MAXIMUM_SNAPLEN` of tcpdump and Wireshark.
 pub const PACKET_BYTES_MAX: usize = 262_144;
 
-/// The length of the longest packet that a handler can keep or write to, in bytes. The limit for
-/// kept packets is above the length of a jumbo frame. Every page has this length.
+/// The length in bytes of the longest packet that a handler can keep or write to, and of every
+/// page. The limit is above the length of a jumbo frame.
 pub const COPY_BYTES_MAX: usize = 9_728;
 
-/// The length of the longest record that is held in memory, in bytes. The limit for records is
-/// twice the length of the longest packet, because a record also has a header, and may have
-/// comments and other options.
+/// The length in bytes of the longest record in memory. The limit is twice the longest packet,
+/// because a record also has a header, and may have comments and other options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
-/// The maximum number of interfaces in one section of a pcapng file. A frame's header has 16 bits
-/// for the interface number.
+/// The maximum number of interfaces in one section of a pcapng file: frame headers have 16 bits.
 pub const INTERFACES_MAX: usize = 65_536;
 
 const _: () = assert!(BLOCK_BYTES >= 2 * RECORD_BYTES_MAX, "a record carried to another block leaves room to read");
@@ -142,8 +131,7 @@ const _: () = assert!(INTERFACES_MAX <= u16::MAX as usize + 1);
 
 const DAMAGED: &str = "the file is damaged from there on, the packets before are sound";
 const CUT: &str = "the file was cut short, the packets before are sound";
-/// The formats that steerage recognises but cannot read: their first bytes, their names, and
-/// advice.
+/// Formats that steerage recognises but cannot read: first bytes, name, and advice.
 const REFUSED: [(&[u8], &str, &str); 16] = [
     (b"\xfd7zX", "compressed by xz", "unpack it: xz -dc FILE | steerage count -"),
     (b"\x04\x22\x4d\x18", "compressed by lz4", "unpack it: lz4 -dc FILE | steerage count -"),
@@ -175,10 +163,8 @@ pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
     Capture::open(path).map(Capture::into_input)
 }
 
-/// Open capture files, whose packets one queue delivers file after file.
-///
-/// All files share one queue, so that the packets of a flow stay in order. In a rotated capture,
-/// flows continue from file to file.
+/// Open capture files, which one queue delivers file after file, so that the packets of a flow stay
+/// in order. In a rotated capture, flows continue from file to file.
 ///
 /// ```no_run
 /// use steerage_capture::Capture;
@@ -192,26 +178,19 @@ pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
 /// ```
 #[derive(Debug)]
 pub struct Capture {
-    /// The name of the device.
     name: String,
     files: Files,
-    /// The name of the current file in messages.
     file: String,
     source: Source,
     window: Window,
-    /// The queue's access to the frame blocks. The queue needs this access after the blocks
-    /// themselves were handed to the instance.
     claim: Option<Claim>,
-    /// The windows (mapped parts of files) through which files are read in place.
+    /// The mapped parts of files that are read in place.
     windows: Option<Windows>,
-    /// The format of the current file. The format is `None` until enough of the file has been read.
     format: Option<Format>,
-    /// The link type of the frames in the last poll.
+    /// The link type of the last poll's frames.
     link: LinkType,
-    /// The link type that was recorded last in the [`CaptureInfo`].
     noted: Option<LinkType>,
     paced: Option<Paced>,
-    /// The kinds of frames that the files are known to contain.
     kinds: Kinds,
     filters: Option<FileFilters>,
     info: Arc<CaptureInfo>,
@@ -224,7 +203,6 @@ enum Format {
 }
 
 impl Format {
-    /// Returns the link type of all frames in the file, if the format has only one.
     fn link(&self) -> Option<LinkType> {
         match self {
             Self::Classic(classic) => Some(classic.link()),
@@ -232,7 +210,6 @@ impl Format {
         }
     }
 
-    /// Returns the format in which the file's packets can be written again.
     fn written(&self) -> StreamFormat {
         match self {
             Self::Classic(classic) if classic.has_nanos() => StreamFormat::PcapNanos,
@@ -278,8 +255,8 @@ impl Capture {
         Self::new(name.clone(), files, Open { name, source }, info)
     }
 
-    /// Makes a capture from the reading end of a pipe or socket. `name` is the name of the capture
-    /// in messages. If the data is not a capture, a poll reports the error.
+    /// Makes a capture from the reading end of a pipe or socket. `name` names the capture in
+    /// messages. If the data is not a capture, a poll reports the error.
     ///
     /// # Errors
     /// Returns an error if the kernel cannot report when the pipe has data.
@@ -289,9 +266,7 @@ impl Capture {
         Ok(Self::new(name.clone(), files, Open { name, source }, info))
     }
 
-    /// Starts reading again from another reader, and reuses the allocated memory. Handlers must
-    /// have released all frames. Fuzz targets use this function, because allocating new memory
-    /// would take longer than reading a small file.
+    /// For fuzz targets: starts again with the allocated memory. No frames may be in use.
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
@@ -319,30 +294,25 @@ impl Capture {
         }
     }
 
-    /// Replays each file of the capture at its recorded speed, multiplied by the factor of `pace`.
-    /// Each packet is handed over at its recorded time distance from the file's first packet,
-    /// divided by the factor of `pace`. No packet is lost if the receiver of a replay is slow:
-    /// packets that could not be handed over in time follow immediately. The replay of each file
-    /// begins when the previous file has ended. Packets without a time are handed over immediately.
+    /// Replays each file at its recorded speed, multiplied by the factor of `pace`, after the
+    /// previous file has ended. A slow receiver loses no packet: late packets follow immediately,
+    /// and so do packets without a time.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { paced: Some(Paced::new(pace)), ..self }
     }
 
-    /// Removes the frames that do not match `text`, which is a tcpdump expression or the numbers
-    /// that `tcpdump -ddd` prints. For details, see
-    /// [`Filter::compile`](crate::filter::Filter::compile). The remaining frames are those that
-    /// `tcpdump -r FILE` would show. Removed frames do not count as received, and
-    /// [`CaptureInfo::filtered`] counts them.
+    /// Removes the frames that do not match `text`, as `tcpdump -r FILE` would. `text` is a tcpdump
+    /// expression or the numbers that `tcpdump -ddd` prints: see
+    /// [`Filter::compile`](crate::filter::Filter::compile). Removed frames do not count as
+    /// received, and [`CaptureInfo::filtered`] counts them.
     ///
     /// `tcpdump` runs as a child process and compiles an expression for each link type in the
-    /// files. Because of the child process, call this function before you [drop
-    /// privileges](https://docs.rs/steerage-guard) and before you start threads. A filter that is
-    /// given as numbers is a program for only one link type.
+    /// files, so call this function before you [drop privileges](https://docs.rs/steerage-guard)
+    /// and start threads. A filter in numbers is a program for only one link type.
     ///
     /// # Errors
-    /// [`FilterError`] if the text is not a filter for these files, or if `tcpdump` is needed and
-    /// missing.
+    /// [`FilterError`] if the text is not a filter for these files, or if `tcpdump` is missing.
     ///
     /// ```no_run
     /// use steerage_capture::Capture;
@@ -365,14 +335,11 @@ impl Capture {
         Input::new(self.name.clone(), "capture", vec![Box::new(self)])
     }
 
-    /// Hands over the frames in the current window (the part of the file in memory), up to `room`
-    /// frames.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> Result<Stop, DeviceError> {
         let link = (!out.is_empty()).then_some(self.link);
         let now = out.now();
         let (until, room) = match &self.paced {
-            // Hand over only the first packet now, because the recorded time of the first packet
-            // determines when the later packets are due.
+            // The first packet's recorded time determines when the later packets are due.
             Some(paced) => (paced.until(now), if paced.has_begun() { room } else { 1 }),
             None => (u64::MAX, room),
         };
@@ -409,7 +376,6 @@ impl Capture {
         Ok(stop)
     }
 
-    /// Reads the remaining part of the file in place, if the format and the file allow it.
     fn go_on_in_place(&mut self) {
         let Some(Format::Classic(classic)) = &self.format else { return };
         let (Some(windows), Some(file)) = (&self.windows, self.source.file()) else { return };
@@ -432,8 +398,7 @@ impl Capture {
         }
     }
 
-    /// Handles the end of the file. If the file does not end within a record, continues with the
-    /// next file.
+    /// Continues with the next file, unless the file ends within a record.
     fn end(&mut self, needs: usize) -> Result<Polled, DeviceError> {
         let text = match (self.window.len(), self.window.skips()) {
             (0, false) => return self.next_file(),
@@ -467,7 +432,6 @@ impl Capture {
 }
 
 impl Capture {
-    /// Hands over frames, all of which have the same link type.
     fn read(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         // Make at most one read per poll, so that a poll is short.
         let mut may_read = true;
@@ -549,9 +513,8 @@ impl RxQueue for Capture {
     }
 }
 
-/// Recognises the format by the first bytes of the file. The function that recognises the format
-/// also returns the length of the file's header. Returns `None` if the format is not clear without
-/// more bytes. If `whole` is true, the given bytes are the whole file.
+/// Returns the format and the length of the file's header, or `None` if the format is not clear
+/// without more bytes. If `whole` is true, `head` is the whole file.
 fn recognise(head: &[u8], whole: bool) -> Result<Option<(Format, usize)>, Wrong> {
     let Some(magic) = head.first_chunk::<4>() else {
         let text = if head.is_empty() { "the file is empty".to_owned() } else { begins_with(head) };
@@ -578,7 +541,6 @@ fn begins_with(bytes: &[u8]) -> String {
     format!("it begins with {}, as neither pcap nor pcapng does", hex.join(" "))
 }
 
-/// The name of a device that reads several files.
 fn name_of(paths: &[PathBuf]) -> String {
     match paths {
         [a, b, rest @ ..] if !rest.is_empty() => {
@@ -588,7 +550,6 @@ fn name_of(paths: &[PathBuf]) -> String {
     }
 }
 
-/// The examples of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,5 +1,3 @@
-//! The names of link types.
-
 use std::borrow::Cow;
 
 use steerage::LinkType;
@@ -29,8 +27,7 @@ const NAMES: [(u16, &str); 21] = [
     (276, "linux-sll2"),
 ];
 
-/// Returns the name of a link type. A link type without a name is called `link-type-` with its
-/// number.
+/// Returns the name of a link type, or `link-type-` and the number if it has no name.
 ///
 /// ```
 /// use steerage::LinkType;

@@ -1,40 +1,32 @@
-//! Writes capture streams to a reader that connects later: the reader of a FIFO, or a client of a
-//! TCP connection (PCAP over IP).
-
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
 
 use rustix::process::geteuid;
 use steerage::{DeviceError, Output};
-use steerage_guard::file::{self, Opened, Readers};
+use steerage_guard::file::{self, Readers};
 
 use super::encode::StreamFormat;
 use super::peer_user;
+use super::save::{READER_LOOK, open_when_read};
 use super::stream::{StreamOptions, stream};
-
-/// The pause between two checks for a reader.
-const READER_LOOK: Duration = Duration::from_millis(20);
 
 const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 
-/// Makes an output that writes packets to a FIFO, as pcap with nanoseconds. Creates the FIFO if it
-/// does not exist.
+/// Makes an output that writes pcap with nanoseconds to a FIFO. A missing FIFO is created.
 ///
-/// This function waits for a reader. While it waits for a reader, the function repeatedly calls
-/// `waits` with the number of earlier calls. The function stops waiting when `waits` returns false.
+/// While the FIFO has no reader, this function calls `waits` with the number of earlier calls, and
+/// stops waiting when `waits` returns false.
 ///
 /// # Errors
-/// [`DeviceError`] if the FIFO cannot be created, if the path exists and is not a FIFO, or if
-/// `waits` returns false.
+/// [`DeviceError`] if the path cannot be a FIFO, or if `waits` returns false.
 ///
 /// ```no_run
 /// let output = steerage_capture::fifo("packets", |asked| asked < 10)?;
 /// # Ok::<(), steerage::DeviceError>(())
 /// ```
-pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
+pub fn fifo(path: impl AsRef<Path>, waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
     let path = path.as_ref();
     let name = path.to_string_lossy().into_owned();
     let failed = |operation, error| DeviceError::new(name.clone(), operation, error);
@@ -45,17 +37,8 @@ pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Resul
         }
         failed("make the FIFO", error)
     })?;
-    let mut asked = 0;
-    loop {
-        match file::open(path, Readers::Group) {
-            Ok(Opened::File(file) | Opened::Special(file)) => {
-                return stream(name, file, StreamOptions::new(FORMAT)).map(|(output, _)| output);
-            }
-            Err(error) if file::has_no_reader(&error) && waits(asked) => thread::sleep(READER_LOOK),
-            Err(error) => return Err(failed("open", error)),
-        }
-        asked += 1;
-    }
+    let file = open_when_read(path, waits).map_err(|error| failed("open", error))?;
+    stream(name, file, StreamOptions::new(FORMAT)).map(|(output, _)| output)
 }
 
 /// An event while an output waits for its reader.
@@ -67,8 +50,7 @@ pub enum Waiting {
         /// The number of times that the output has checked whether a reader has connected.
         before: u64,
     },
-    /// The output listens at an address that other machines may reach. The first client that
-    /// connects from any machine can read the traffic.
+    /// The first client from any machine that can reach this address can read the traffic.
     OpenToOthers(SocketAddr),
     /// A client on this machine was rejected, because it runs as another user, who is not root.
     Refused {
@@ -81,16 +63,14 @@ pub enum Waiting {
     },
 }
 
-/// Makes an output that listens at `address`, such as `127.0.0.1:57012`, and sends packets to the
-/// first client, as pcap with nanoseconds. Wireshark, Zeek and Arkime can read this protocol (PCAP
-/// over IP).
+/// Makes an output that sends pcap with nanoseconds to the first client at `address`, such as
+/// `127.0.0.1:57012`. Wireshark, Zeek and Arkime can read this protocol (PCAP over IP).
 ///
-/// A client on this machine must run as this process's user or as root. If a client on this machine
-/// runs as another user, it is disconnected. If other machines can reach the address, the first
-/// client from any of them can read the traffic.
+/// A client on this machine that runs neither as this process's user nor as root is disconnected.
+/// If other machines can reach the address, the first client from any of them can read the traffic.
 ///
-/// This function waits for a client. While no client is connected, the function repeatedly calls
-/// `waits` with a [`Waiting`] event. The function stops waiting when `waits` returns false.
+/// While no client is connected, this function calls `waits` with a [`Waiting`] event, and stops
+/// waiting when `waits` returns false.
 ///
 /// # Errors
 /// [`DeviceError`] if the process cannot listen at the address, if the kernel does not report the
@@ -132,25 +112,24 @@ pub fn listen(address: &str, mut waits: impl FnMut(Waiting) -> bool) -> Result<O
                 thread::sleep(READER_LOOK);
                 before += 1;
             }
-            // The client of a TCP output has already closed its connection.
+            // The client has already closed its connection.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(failed(error)),
         }
     }
 }
 
-/// The result of the check whether a client may read the stream.
 enum Allowed {
     Yes,
-    /// The client runs as the user with this number, who may not read the stream.
+    /// The user of the client, if known, may not read the stream.
     No(Option<u32>),
 }
 
-/// Checks the user of a client on this machine. Other users may not read this user's capture.
+/// Other users on this machine may not read this user's capture.
 fn allowed(connection: &TcpStream, client: SocketAddr) -> io::Result<Allowed> {
     Ok(match peer_user::of(client, connection.local_addr()?)? {
         Some(uid) if uid == 0 || uid == geteuid().as_raw() => Allowed::Yes,
-        // The client of the output runs on another machine.
+        // The client runs on another machine.
         None if !client.ip().to_canonical().is_loopback() => Allowed::Yes,
         uid => Allowed::No(uid),
     })

@@ -1,24 +1,18 @@
-//! [`CaptureMerge`]: makes one capture from several streams that arrive in pieces.
-
 use steerage::device::FrameHeader;
 
 use super::classic::{self, Classic};
 use super::pcapng::{self, Block, Pcapng};
 use super::walk::{Stop, Wrong};
 
-/// The number of first bytes of a stream that are needed to decide whether it is a capture.
 const MAGIC_BYTES: usize = 4;
 
-/// The position of the field with the section's length in a section header.
 const SECTION_LENGTH: std::ops::Range<usize> = 16..24;
-/// The position of the byte-order magic in a section header.
 const BYTE_ORDER: std::ops::Range<usize> = 8..12;
 const BYTE_ORDERS: [&[u8]; 2] = [&[0x1a, 0x2b, 0x3c, 0x4d], &[0x4d, 0x3c, 0x2b, 0x1a]];
-/// The position of the interface's number in a packet block.
+/// The interface's number in a packet block.
 const INTERFACE: usize = 8;
 
-/// The bytes of the pcap header that must be the same in all files that are merged. Only the header
-/// field with the maximum packet length may differ.
+/// The bytes of a pcap header that merged files must share: magic number, version, link type.
 const COMMON: [std::ops::Range<usize>; 2] = [0..8, 20..24];
 
 /// The reason why streams cannot be merged.
@@ -28,12 +22,10 @@ pub enum MergeError {
     /// The stream is not a capture, or is damaged.
     #[error("{0}")]
     Damaged(String),
-    /// The stream differs from the first stream in its format, byte order, link type or resolution
-    /// of time.
+    /// The stream has another format, byte order, link type or time resolution than the first.
     #[error("its capture has another format or link type than that of another stream, and one file cannot have both")]
     Differs,
-    /// A pcapng file has packets without an interface number. In the merged file, packets without
-    /// an interface number would belong to an interface of another stream.
+    /// Packets without an interface number would belong to another stream's interface.
     #[error("its capture has simple packet blocks, which cannot be merged")]
     SimplePackets,
 }
@@ -83,9 +75,8 @@ pub struct CaptureRecord {
 #[derive(Debug)]
 pub struct CaptureMerge {
     streams: Vec<Stream>,
-    /// The header of the merged file, or `None` before the first record was appended.
+    /// `None` before the first record was appended.
     head: Option<Vec<u8>>,
-    /// The blocks that describe the interfaces of the file.
     interfaces: Vec<Vec<u8>>,
 }
 
@@ -95,10 +86,8 @@ struct Stream {
     nanos: u64,
     /// True if the next bytes of a pcap file are the file's header.
     is_new: bool,
-    /// The record that `next` found most recently, kept until it is appended.
     found: Option<CaptureRecord>,
-    /// For each interface in this stream's current section, the number of the interface in the
-    /// merged file.
+    /// The number in the merged file of each interface in this stream's current section.
     interfaces: Vec<u32>,
 }
 
@@ -115,12 +104,10 @@ impl CaptureMerge {
         Self { streams, head: None, interfaces: Vec::new() }
     }
 
-    /// Returns whether a stream that begins with these bytes is a capture, or `None` if more bytes
-    /// are needed.
+    /// Returns whether `start` begins a capture, or `None` if more bytes are needed.
     pub fn is_capture(start: &[u8]) -> Option<bool> {
         match start.first_chunk() {
-            // A text file can also begin with the block type of a section header, because the bytes
-            // of that type are line ends.
+            // A text file can begin like a section header, whose type consists of line ends.
             Some(magic) if pcapng::is_magic(*magic) => {
                 return start.get(BYTE_ORDER).map(|bytes| BYTE_ORDERS.contains(&bytes));
             }
@@ -132,13 +119,8 @@ impl CaptureMerge {
         if may_be { None } else { Some(false) }
     }
 
-    /// Returns true if the merged file is a pcapng file, and `None` before the first header.
-    pub fn is_pcapng(&self) -> Option<bool> {
-        self.head.as_deref()?.first_chunk().map(|magic| pcapng::is_magic(*magic))
-    }
-
-    /// Finds the record at the start of `bytes`. `bytes` is the part of stream `nth` that was not
-    /// appended yet. Returns `None` if the first record in `bytes` is incomplete.
+    /// Finds the record at the start of `bytes`, the part of stream `nth` that was not appended
+    /// yet. Returns `None` if the record is incomplete.
     ///
     /// # Errors
     /// [`MergeError`] if the bytes are not a record.
@@ -160,8 +142,7 @@ impl CaptureMerge {
         Ok(stream.found)
     }
 
-    /// Appends the record that [`next`](Self::next) found, whose bytes are `record`, to the merged
-    /// file.
+    /// Appends `record`, the bytes of the record that [`next`](Self::next) found.
     ///
     /// # Errors
     /// [`MergeError`] if the merged file cannot contain the record.
@@ -232,8 +213,7 @@ impl CaptureMerge {
         }
     }
 
-    /// Writes the header of the merged file, or checks that `head` is like the header that was
-    /// written.
+    /// Writes the header of the merged file, or checks that `head` is like it.
     fn begin(&mut self, head: &[u8], is_same: impl Fn(&[u8]) -> bool, to: &mut Vec<u8>) -> Result<(), MergeError> {
         match &self.head {
             Some(first) if is_same(first) => Ok(()),
@@ -284,7 +264,6 @@ mod tests {
     use super::*;
     use crate::encode::{PacketHead, PcapngEncoder, StreamFormat};
 
-    /// Makes a pcapng file with one packet for each pair of a link type and a time.
     fn pcapng(packets: &[(LinkType, u64)]) -> Vec<u8> {
         let (mut encoder, mut bytes) = (PcapngEncoder::default(), Vec::new());
         encoder.begin(&mut bytes);
@@ -311,7 +290,6 @@ mod tests {
         loop {
             let mut records = Vec::new();
             for (nth, bytes) in rest.iter().enumerate() {
-                // A record that is cut off at any position is incomplete.
                 let record = merge.next(nth, bytes)?;
                 records.extend(record.map(|record| (record, nth)));
             }
@@ -329,8 +307,7 @@ mod tests {
         let (ethernet, raw) = (LinkType::ETHERNET, LinkType::RAW);
         let streams = [pcapng(&[(ethernet, 5)]), pcapng(&[(raw, 6), (ethernet, 7)])];
         let mut expected = pcapng(&[(ethernet, 5), (raw, 6), (ethernet, 7)]);
-        // Interface descriptions come first in the expected file. Each description has 32 bytes,
-        // and a packet has 92 bytes.
+        // Interface descriptions (32 bytes) come before packets (92 bytes) in the expected file.
         expected[60..184].rotate_left(92);
         assert_eq!(merged(&streams).unwrap(), expected);
     }
@@ -354,7 +331,6 @@ mod tests {
         let file = pcapng(&[(LinkType::ETHERNET, 5)]);
         let names = [file.clone(), block(4)].concat();
         assert_eq!(merged(&[[names.clone(), block(5)].concat()]).unwrap(), names);
-        // The obsolete Packet Block has an interface number of 16 bits.
         let old = [2_u32, 36, 0, 0, 6, 4, 4, 0, 36].map(u32::to_ne_bytes).concat();
         let streams = [file, [pcapng(&[(LinkType::RAW, 4)]), old].concat()];
         let out = merged(&streams).unwrap();

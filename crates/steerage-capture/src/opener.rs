@@ -13,25 +13,20 @@ use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, Signal};
 use steerage_guard::capabilities;
 
-/// The path that stands for standard input.
 pub(super) const STANDARD_INPUT: &str = "-";
 
-/// A thread that runs functions for other threads, one after the other.
 #[derive(Debug)]
 pub(super) struct Helper {
     jobs: Sender<Box<dyn FnOnce() + Send>>,
 }
 
 impl Helper {
-    /// Starts a thread that opens files. The thread that opens files has the rights of the calling
-    /// thread, and ends when this value is dropped.
+    /// The thread has the rights of the calling thread, and ends when this value is dropped.
     pub(super) fn opener() -> io::Result<Self> {
         Self::start("open")
     }
 
-    /// Starts a thread that unpacks files. The thread that unpacks files has no capabilities. If
-    /// the unpacking thread writes to a pipe without a reader, the write fails and does not end the
-    /// process.
+    /// The thread has no capabilities. Writing to a pipe without a reader does not end the process.
     pub(super) fn unpacker() -> io::Result<Self> {
         let unpacker = Self::start("unpack")?;
         unpacker.call(|| {
@@ -47,8 +42,7 @@ impl Helper {
         Ok(Self { jobs })
     }
 
-    /// Runs `job` on the thread and waits for its result. The call takes as long as the function
-    /// `job` itself, plus the time of two thread switches.
+    /// Runs `job` on the thread and waits for its result, at the cost of two thread switches.
     pub(super) fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -58,14 +52,12 @@ impl Helper {
         result.recv().unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Runs `job` on the thread without waiting for it.
     pub(super) fn begin(&self, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
         self.jobs.send(Box::new(job)).map_err(|_| gone())
     }
 }
 
-/// Returns the error for a helper thread that has ended. A `Helper` thread ends early only if it
-/// panics.
+/// A `Helper` thread ends early only if it panics.
 pub(super) fn gone() -> io::Error {
     io::Error::other("the thread that opens or unpacks files is gone")
 }

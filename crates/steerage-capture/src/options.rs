@@ -1,5 +1,3 @@
-//! Options for opening capture files.
-
 use std::path::Path;
 
 use steerage::DeviceError;

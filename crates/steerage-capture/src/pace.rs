@@ -1,13 +1,10 @@
-//! Replays a capture at its recorded speed or a multiple of it, and computes when each packet is
-//! due.
-
 use std::str::FromStr;
 
 use steerage::Timestamp;
 
 const MILLIONTHS: u64 = 1_000_000;
 
-/// The highest factor of a pace. With a factor above this maximum, a replay would hardly ever wait.
+/// Above this factor, a replay would hardly ever wait.
 const FACTOR_MAX: f64 = 1e6;
 
 /// The speed of a replay, as a multiple of the recorded speed.
@@ -22,7 +19,7 @@ const FACTOR_MAX: f64 = 1e6;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The factor in millionths. As an integer, the factor scales times without rounding errors.
+    /// In millionths, because an integer scales times without rounding errors.
     factor: u64,
 }
 
@@ -51,12 +48,9 @@ impl FromStr for Pace {
     }
 }
 
-/// The times that determine when the packets of a replayed file are due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paced {
     pace: Pace,
-    /// The time at which the file's first packet was handed over, and the time at which that packet
-    /// was recorded.
     start: Option<(Timestamp, u64)>,
 }
 
@@ -65,22 +59,18 @@ impl Paced {
         Self { pace, start: None }
     }
 
-    /// Begins the next file, whose first packet is due immediately.
     pub(super) fn begin_file(&mut self) {
         self.start = None;
     }
 
-    /// Returns true if the first packet has been handed over.
     pub(super) fn has_begun(&self) -> bool {
         self.start.is_some()
     }
 
-    /// Records that the first packet with a time is handed over now.
     pub(super) fn begin(&mut self, now: Timestamp, nanos: u64) {
         self.start = Some((now, nanos));
     }
 
-    /// Returns the recorded time up to which packets are due at `now`.
     pub(super) fn until(&self, now: Timestamp) -> u64 {
         let Some((start, first)) = self.start else { return u64::MAX };
         let elapsed = u128::from(now.as_nanos().saturating_sub(start.as_nanos()));
@@ -88,7 +78,6 @@ impl Paced {
         u64::try_from(u128::from(first) + recorded).unwrap_or(u64::MAX)
     }
 
-    /// Returns the earliest time at which a packet recorded at `nanos` is due.
     pub(super) fn due(&self, nanos: u64) -> Timestamp {
         let Some((start, first)) = self.start else { return Timestamp::ZERO };
         let recorded = u128::from(nanos.saturating_sub(first));
@@ -125,8 +114,6 @@ mod tests {
         assert_eq!(paced.until(Timestamp::from_nanos(5)), u64::MAX);
         paced.begin(Timestamp::from_nanos(1000), 50);
         assert_eq!(paced.due(2050), Timestamp::from_nanos(2000));
-        // The packet has an earlier time than the first packet of the file, so it is due
-        // immediately.
         assert_eq!(paced.due(3), Timestamp::from_nanos(1000));
     }
 

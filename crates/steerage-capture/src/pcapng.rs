@@ -1,11 +1,9 @@
-//! The pcapng format: a list of blocks. Each block has a type, and its length before and after the
-//! contents.
+//! The pcapng format: blocks with a type, and with their length before and after the contents.
 //!
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-02.html>
 //!
-//! The crate `pcap-parser` reads the blocks that occur once per section or interface. This module
-//! reads the packet blocks itself. The crate `pcap-parser` would allocate memory for each packet,
-//! because it collects the packet's options in a vector.
+//! `pcap-parser` reads the blocks that occur once per section or interface. This module reads
+//! packet blocks, for which `pcap-parser` would allocate vectors of options.
 
 use pcap_parser::pcapng::{
     BOM_MAGIC, EPB_MAGIC, IDB_MAGIC, ISB_MAGIC, OptionCode, SHB_MAGIC, SPB_MAGIC, parse_interfacedescriptionblock_be,
@@ -23,83 +21,68 @@ use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
 use super::{DAMAGED, INTERFACES_MAX, PACKET_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::filter::{FileFilters, FrameKind};
 
-/// The type of a plain packet block. Enhanced packet blocks have replaced plain packet blocks, but
-/// old files still contain plain ones.
+/// Plain packet blocks are obsolete, but old files still contain them.
 const PB_MAGIC: u32 = 2;
 
-/// The shortest block: type and length at the start, and the length again at the end.
+/// Type and length at the start, and the length again at the end.
 const BLOCK_BYTES_MIN: usize = 12;
 const TRAILER_BYTES: usize = 4;
 
-/// The sizes of the headers in front of a packet's bytes. The header of an enhanced packet block
-/// has type, length, interface, time (8 bytes), captured length and original length. The header of
-/// a simple packet block has type, length and original length. The [`FrameHeader`] overwrites the
-/// end of the block's header. The header of a simple packet is shorter than a [`FrameHeader`].
-/// Therefore the [`FrameHeader`] of a simple packet also overwrites the length at the end of the
-/// previous block. In a pcapng file, a packet block always follows another block.
+/// The sizes of the headers in front of a packet's bytes. Enhanced: type, length, interface, time
+/// (8 bytes), captured length and original length. Simple: type, length and original length. The
+/// [`FrameHeader`] overwrites the end of the header and, in a simple packet block, also the length
+/// at the end of the previous block, which always exists.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
 
-/// The only major version so far. All minor versions of pcapng are readable.
+/// The only major version so far. All minor versions are readable.
 const VERSION_MAJOR: u16 = 1;
 
-/// Returns true if a file that begins with these bytes is a pcapng file. The type of a section
-/// header is the same in both byte orders.
+/// The type of a section header is the same in both byte orders.
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     u32::from_be_bytes(bytes) == SHB_MAGIC
 }
 
-/// Walks over the blocks of a pcapng file.
 #[derive(Debug, Default)]
 pub(super) struct Pcapng {
-    /// The byte order of the section.
     big_endian: bool,
-    /// True after the first section header was read.
     in_section: bool,
-    /// The interfaces of the section.
     interfaces: Vec<Interface>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link: LinkType,
-    /// The snap length in bytes, or 0 if there is no limit.
+    /// In bytes, or 0 if there is no limit.
     snap_bytes: u32,
     clock: Clock,
-    /// True if all times are whole microseconds.
     has_microseconds: bool,
 }
 
-/// A packet in a block: its position in the block, and its properties.
 struct Packet {
     at: usize,
     len: usize,
     header: FrameHeader,
-    /// True if the block's timestamp cannot be represented.
     bad_time: bool,
 }
 
-/// The kind of a block, for programs that copy blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Block {
     Section,
     Interface,
-    /// A packet block that contains the number of its interface. The interface number has 32 bits
-    /// if `is_wide` is true, and 16 bits if it is false.
+    /// The interface number has 32 bits in the block if `is_wide` is true, and otherwise 16 bits.
     Packet {
         interface: u32,
         is_wide: bool,
     },
     SimplePacket,
-    /// Counters of an interface.
     Statistics,
     Other,
 }
 
 impl Pcapng {
-    /// Reads the first block of `rest`. Returns the block's length, and the time of the block's
-    /// packet or [`FrameHeader::NO_TIME`].
+    /// Returns the length of the first block of `rest`, and its packet's time or `NO_TIME`.
     pub(super) fn next(&mut self, rest: &[u8]) -> Result<(usize, u64), Stop> {
         let block = self.block(rest)?;
         let packet = self.read(block).map_err(Stop::Wrong)?;
@@ -119,18 +102,15 @@ impl Pcapng {
         }
     }
 
-    /// Returns a number in the byte order of the section.
     pub(super) fn bytes_u32(&self, number: u32) -> [u8; 4] {
         if self.big_endian { number.to_be_bytes() } else { number.to_le_bytes() }
     }
 
-    /// Returns a number in the byte order of the section.
     pub(super) fn bytes_u16(&self, number: u16) -> [u8; 2] {
         if self.big_endian { number.to_be_bytes() } else { number.to_le_bytes() }
     }
 
-    /// Hands over the available packets that pass the filter, but at most `room` frames. The
-    /// function stops at the first packet with a different link type.
+    /// Hands over at most `walk.room` packets that pass the filter, up to a different link type.
     pub(super) fn walk(&mut self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         match filters {
             None => self.blocks(walk, All),
@@ -174,8 +154,7 @@ impl Pcapng {
         stop
     }
 
-    /// Returns true if all interfaces that are described before the first packet have a resolution
-    /// of microseconds.
+    /// Returns true if all interfaces before the first packet have times in whole microseconds.
     pub(super) fn has_microseconds(&mut self, mut head: &[u8]) -> bool {
         while let Ok(block) = self.block(head) {
             // A damaged block is reported later, when the file is read.
@@ -187,8 +166,7 @@ impl Pcapng {
         !self.interfaces.is_empty() && self.interfaces.iter().all(|interface| interface.has_microseconds)
     }
 
-    /// Returns the kinds of frames for the interfaces that the first bytes of a file describe. The
-    /// function stops at the first incomplete or invalid block.
+    /// Returns the frame kinds of the interfaces before the first incomplete or invalid block.
     pub(super) fn kinds(head: &[u8]) -> Vec<FrameKind> {
         let (mut walk, mut rest, mut kinds) = (Self::default(), head, Vec::new());
         while let Ok(block) = walk.block(rest) {
@@ -262,8 +240,7 @@ impl Pcapng {
         Ok(Packet { at: EPB_HEADER_BYTES, len: len as usize, header, bad_time })
     }
 
-    /// Reads a simple packet block, whose packet has no time and belongs to the section's first
-    /// interface.
+    /// The packet has no time, and belongs to the section's first interface.
     fn simple_packet(&self, block: &[u8]) -> Result<Packet, Wrong> {
         if block.len() < SPB_HEADER_BYTES + TRAILER_BYTES {
             return Err(shorter_than_its_header(block));
@@ -296,8 +273,7 @@ impl Pcapng {
         let link = LinkType(interface.linktype.0 as u16);
         let value = |code| interface.options.iter().find(|option| option.code == code).map(|option| &*option.value);
         let resolution = value(OptionCode::IfTsresol).and_then(|value| value.first().copied());
-        // The value of `if_tsoffset` from `pcap-parser` must not be used, because this crate reads
-        // this option as little-endian in every section.
+        // `pcap-parser` reads `if_tsoffset` as little-endian in every section.
         let offset = value(OptionCode::IfTsoffset).and_then(|value| value.first_chunk().copied());
         let offset = offset.map(if self.big_endian { i64::from_be_bytes } else { i64::from_le_bytes });
         let clock = Clock::new(resolution, offset);
@@ -332,7 +308,6 @@ impl Pcapng {
     }
 }
 
-/// Checks that the block contains a header of `header_bytes` bytes and then `len` more bytes.
 #[inline(always)]
 fn check_room(block: &[u8], header_bytes: usize, len: u32) -> Result<(), Wrong> {
     let room = block.len() - header_bytes - TRAILER_BYTES;
@@ -348,7 +323,6 @@ fn shorter_than_its_header(block: &[u8]) -> Wrong {
     damaged(format!("a packet's block has {} bytes, fewer than its header", block.len()))
 }
 
-/// Returns true if the reader reads blocks of this type. Blocks of all other types are skipped.
 fn is_read(kind: u32) -> bool {
     matches!(kind, SHB_MAGIC | IDB_MAGIC) || is_packet(kind)
 }

@@ -1,21 +1,19 @@
-//! Finds the user at the other end of a TCP connection from this machine. The kernel lists every
-//! TCP socket with the user who owns it (proc(5), /proc/net/tcp).
+//! Finds the user at the other end of a TCP connection from this machine, in the kernel's lists of
+//! sockets (proc(5), /proc/net/tcp).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
 
-/// The kernel's lists of the TCP sockets in this thread's network namespace, for IPv4 and for IPv6.
+/// In this thread's network namespace, for IPv4 and for IPv6.
 const LISTS: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
 
-/// A socket counts as absent only if this number of successive reads of the kernel's lists did not
-/// contain the socket. The kernel generates its list of sockets in several parts. If another socket
-/// is closed between two parts, an existing socket may be missing from the list.
+/// A socket counts as absent after this many reads of the lists. The kernel generates a list in
+/// parts: if another socket is closed between two parts, an existing socket may be missing.
 const LOOKS: usize = 3;
 
-/// Returns the user who owns the socket with the address `peer` that is connected to the address
-/// `ours`. Returns `None` if this machine has no such socket. If this machine has no such socket,
-/// the peer is on another machine, or has closed its socket.
+/// Returns the user of the socket at `peer` that is connected to `ours`. Returns `None` if the peer
+/// is on another machine, or has closed its socket.
 ///
 /// # Errors
 /// The kernel's error if a list cannot be read.
@@ -40,8 +38,7 @@ pub(super) fn of(peer: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> 
     Ok(None)
 }
 
-/// Parses a line of `/proc/net/tcp`. Returns the user who owns the socket in the line, if this
-/// socket connects `local` with `remote`.
+/// Returns the user in a line of `/proc/net/tcp` if the socket connects `local` with `remote`.
 fn user(line: &str, local: &str, remote: &str) -> Option<u32> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, from, to, _, _, _, _, uid, _, inode, ..] = fields.as_slice() else { return None };
@@ -49,9 +46,8 @@ fn user(line: &str, local: &str, remote: &str) -> Option<u32> {
     ((*from, *to) == (local, remote) && *inode != "0").then(|| uid.parse().ok()).flatten()
 }
 
-/// Formats an address as in the kernel's IPv4 list, and as in the kernel's IPv6 list. If a socket
-/// is for IPv4 and IPv6, its IPv4 address is in the IPv6 list in mapped form. The IPv4 list never
-/// contains an IPv6 address.
+/// Formats an address as in the kernel's IPv4 list, and as in the IPv6 list, which has IPv4
+/// addresses in mapped form. The IPv4 list never contains an IPv6 address.
 fn listed(end: SocketAddr) -> (String, String) {
     // The kernel prints the 32-bit words of an address as numbers in this machine's byte order.
     let words = |octets: &[u8]| -> String {
@@ -74,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// The test uses lines as Linux prints them on a little-endian machine.
+    /// Lines as Linux prints them on a little-endian machine.
     #[test]
     #[cfg(target_endian = "little")]
     fn lines_of_the_kernel_are_read() {
@@ -83,8 +79,7 @@ mod tests {
         let line = "   7: 0100007F:84D2 0100007F:DEB4 01 00000000:00000000 00:00000000 00000000  1000        0 204811 1 0 20 4 30 10 -1";
         let (local, remote) = (listed(peer).0, listed(ours).0);
         assert_eq!(user(line, &local, &remote), Some(1000));
-        // Lines that must not match: the socket at this end of the connection, the same pair of
-        // addresses in a state without an owner, and the header line.
+        // The socket at this end, the same addresses without an owner, and the header line.
         assert_eq!(user(line, &remote, &local), None);
         assert_eq!(user(&line.replace(" 1000        0 204811", "    0        0 0"), &local, &remote), None);
         let names = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
@@ -105,7 +100,6 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (accepted, peer) = listener.accept().unwrap();
             assert_eq!(of(peer, accepted.local_addr().unwrap()).unwrap(), Some(us), "{at}");
-            // A closed socket belongs to no user.
             drop(client);
             assert_eq!(of(peer, accepted.local_addr().unwrap()).unwrap(), None, "{at}");
         }

@@ -1,6 +1,3 @@
-//! Functions for a pipe that another process or thread reads: its size, its unread bytes, and the
-//! right moment for the next write.
-
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -11,38 +8,31 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
-/// The sizes to try for a pipe, largest first. Without privileges, all pipes of a user may have a
-/// capacity of 64 MiB in total. When a user's pipes have reached the limit of 64 MiB, a new pipe
-/// gets only one page.
+/// The sizes to try for a pipe. Without privileges, all pipes of a user may have 64 MiB in total.
+/// After that, a new pipe gets only one page.
 const SIZES: [usize; 3] = [1 << 20, 256 << 10, 64 << 10];
 
-/// The part of a full pipe that must be free before the next write: a quarter. A reader usually
-/// reads 4 KiB at a time. Waking the writer for each 4 KiB would take longer than copying the 4
-/// KiB.
+/// A quarter of a full pipe must be free before the next write. A reader usually reads 4 KiB at a
+/// time, and waking the writer for each 4 KiB would take longer than copying them.
 const ROOM_PART: usize = 4;
 
-/// The time between two checks of a pipe's free space: the initial time, the minimum and the
-/// maximum.
+/// The time between two checks of a pipe's free space: initial, minimum and maximum.
 const NAP: Duration = Duration::from_micros(500);
 const NAP_MIN: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_millis(8);
-/// After this number of checks of a pipe's free space, any amount of free space is sufficient for a
-/// write.
+/// After this number of checks, any amount of free space is sufficient for a write.
 const NAPS_MAX: usize = 20;
 
-/// The time between two checks of a pipe that must become empty: short for the first checks, and
-/// long for later checks.
+/// The time between two checks of a pipe that must become empty: short at first, then long.
 const LOOK_FAST: Duration = Duration::from_millis(1);
 const LOOK_SLOW: Duration = Duration::from_millis(10);
 const LOOKS_FAST: u32 = 100;
 
-/// Returns true if the file is a pipe or a FIFO.
 pub(super) fn is_pipe(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// Makes a pipe with the largest size that this user is allowed to set. Returns the reading end and
-/// the writing end.
+/// Makes a pipe with the largest size that this user may set: the reading and the writing end.
 pub(super) fn pair() -> io::Result<(File, File)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     let writer = File::from(writer);
@@ -50,7 +40,7 @@ pub(super) fn pair() -> io::Result<(File, File)> {
     Ok((File::from(reader), writer))
 }
 
-/// Sets a pipe to the largest size that this user is allowed to set. Returns the size of the pipe.
+/// Sets a pipe to the largest size that this user may set. Returns the size of the pipe.
 pub(super) fn enlarge(pipe: &File) -> io::Result<usize> {
     for size in SIZES {
         if let Ok(size) = fcntl_setpipe_size(pipe, size) {
@@ -60,13 +50,11 @@ pub(super) fn enlarge(pipe: &File) -> io::Result<usize> {
     Ok(fcntl_getpipe_size(pipe)?)
 }
 
-/// Returns the number of bytes in the pipe that were written but not read.
 pub(super) fn unread(pipe: &File) -> usize {
     rustix::io::ioctl_fionread(pipe).unwrap_or(0) as usize
 }
 
-/// Waits for free space in a pipe. The time between two checks adapts to the speed of the pipe's
-/// reader.
+/// Waits for free space in a pipe. The time between two checks adapts to the reader's speed.
 #[derive(Debug)]
 pub(super) struct Room {
     size: usize,
@@ -74,7 +62,6 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Makes the waiting state for a pipe of this size.
     pub(super) fn new(size: usize) -> Self {
         Self { size, nap: NAP }
     }
@@ -83,8 +70,7 @@ impl Room {
         self.size
     }
 
-    /// Waits until a full pipe has free space. If the pipe stays full, `wait` returns after about
-    /// the time `look`. Errors of the wait are ignored here, because the next write reports them.
+    /// Waits until a full pipe has free space, or for about `look`. Writes report errors.
     pub(super) fn wait(&mut self, pipe: &File, look: PollTimeout) {
         for naps in 0..NAPS_MAX {
             thread::sleep(self.nap);
@@ -109,8 +95,8 @@ impl Room {
     }
 }
 
-/// Waits until all bytes in the pipe were read. The wait also ends if no process has the reading
-/// end open, or if `is_over` returns true. Returns the number of unread bytes in the pipe.
+/// Waits until all bytes were read, until no process has the reading end open, or until `is_over`
+/// returns true. Returns the number of unread bytes.
 pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize {
     let mut looks = 0;
     loop {
@@ -123,7 +109,6 @@ pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize 
     }
 }
 
-/// Returns true if any process has the reading end of the pipe open.
 fn has_reader(pipe: &File) -> bool {
     let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
     match poll(&mut fds, PollTimeout::ZERO) {
@@ -164,7 +149,6 @@ mod tests {
         reader.read_exact(&mut vec![0; size / ROOM_PART]).unwrap();
         room.wait(&writer, PollTimeout::NONE);
         assert_eq!((size - unread(&writer), room.nap), (size / ROOM_PART, NAP));
-        // The reader had almost emptied the pipe, so the next wait is shorter.
         reader.read_exact(&mut vec![0; size / 2 + 4096]).unwrap();
         room.wait(&writer, PollTimeout::NONE);
         assert_eq!(room.nap, NAP / 2);

@@ -1,10 +1,7 @@
-//! Capture files as outputs, with times in nanoseconds. A file name that ends in `.pcap` selects
-//! pcap, and any other name selects pcapng. A [stream](super::stream) may request another format.
-//!
-//! Each capture file has a thread that writes ([`writer`](super::writer)). CPUs pass their packets
-//! to the writing thread a batch at a time. Therefore a capture file contains the packets in the
-//! order in which they were sent, whichever CPU handles a flow.
+//! Capture files as outputs. CPUs pass packets to the file's [`writer`](super::writer) in batches,
+//! so that the packets of all CPUs stay in the order in which they were sent.
 
+use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::num::NonZero;
 use std::path::Path;
@@ -23,17 +20,15 @@ use super::encode::{Interface, PacketHead, StreamFormat};
 use super::inner::{LinksSeen, Unwrap};
 use super::writer::{BUFFER_BYTES, Entry, Lane, Rotate, Target, Writer, WriterOptions};
 
-/// The pause between two attempts to open a FIFO that has no reader yet.
-const READER_LOOK: Duration = Duration::from_millis(20);
+pub(super) const READER_LOOK: Duration = Duration::from_millis(20);
 
-/// Makes an output that creates a capture file, and replaces an existing file. If the path is a
-/// FIFO, this function waits for a reader, and the output writes to the FIFO.
+/// Makes an output that creates or replaces a capture file. If the path is a FIFO, this function
+/// waits for a reader, and the output writes to the FIFO.
 ///
-/// The format is pcap if the name ends in `.pcap`, and pcapng otherwise. Because a pcap file has
-/// only one link type, writing fails at the first packet with a different link type.
+/// The format is pcap if the name ends in `.pcap`, and pcapng otherwise. A pcap file has one link
+/// type, so writing fails at the first packet with a different link type.
 ///
-/// The time of a packet is the time that its device recorded. If the device recorded no time, a
-/// packet has the time at which its batch was handled.
+/// Packets have the time that their device recorded, or the time at which their batch was handled.
 ///
 /// # Errors
 /// [`DeviceError`] if the file cannot be created or written.
@@ -41,9 +36,8 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
     create_when_read(path, |_| true)
 }
 
-/// Like [`create`], but the caller can end the wait for a FIFO's reader. While the FIFO has no
-/// reader, this function repeatedly calls `waits` with the number of earlier calls. The function
-/// stops waiting when `waits` returns false.
+/// Like [`create`], but while a FIFO has no reader, this function calls `waits` with the number of
+/// earlier calls, and stops waiting when `waits` returns false.
 ///
 /// # Errors
 /// As for [`create`]. The function also fails if `waits` returns false.
@@ -53,38 +47,37 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
 /// let output = steerage_capture::create_when_read("pipe.pcapng", |asked| asked < 10)?;
 /// # Ok::<(), steerage::DeviceError>(())
 /// ```
-pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
+pub fn create_when_read(path: impl AsRef<Path>, waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
     let name = path.as_ref().to_string_lossy().into_owned();
     let failed = |operation, error| DeviceError::new(name.clone(), operation, error);
-    let mut asked = 0;
-    let opened = loop {
-        match file::open(path.as_ref(), Readers::Group) {
-            Err(error) if file::has_no_reader(&error) && waits(asked) => std::thread::sleep(READER_LOOK),
-            other => break other,
-        }
-        asked += 1;
-    };
-    let (Opened::File(file) | Opened::Special(file)) = opened.map_err(|error| failed("create", error))?;
+    let file = open_when_read(path.as_ref(), waits).map_err(|error| failed("create", error))?;
     let format = format_of(path.as_ref());
     let head = format.file_head();
     (&file).write_all(&head).map_err(|error| failed("write to", error))?;
-    // If the path names a descriptor, such as /dev/stdout, the descriptor's file may already have
-    // contents. A FIFO has no position.
+    // The file of a descriptor, such as /dev/stdout, may have contents. A FIFO has no position.
     let written = (&file).stream_position().unwrap_or(head.len() as u64);
     let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
     let shared = SavedFile::new(Arc::new(Writer::new(name.clone(), options)), format);
     Ok(output(name, "pcap", Arc::new(shared), Target::File(file, written)))
 }
 
+pub(super) fn open_when_read(path: &Path, mut waits: impl FnMut(u64) -> bool) -> io::Result<File> {
+    let mut asked = 0;
+    loop {
+        match file::open(path, Readers::Group) {
+            Err(error) if file::has_no_reader(&error) && waits(asked) => std::thread::sleep(READER_LOOK),
+            opened => return opened.map(|(Opened::File(file) | Opened::Special(file))| file),
+        }
+        asked += 1;
+    }
+}
+
 /// Makes an output that creates a capture file, and then a new file whenever `rotate` requires it.
-/// No packet is lost between two files. `name` must contain a time, so that each file has a
-/// different name. The time in the name is the time of the file's first packet, or the start of the
-/// file's period. An existing file is not replaced: if the name of a new file exists already, the
-/// new name gets a number.
+/// No packet is lost between files. `name` must contain a time: that of the file's first packet, or
+/// the start of its period. If a file with the name exists, the new name gets a number.
 ///
-/// The packets are in the files in the order in which they were sent. If several CPUs send packets,
-/// one CPU may send its packets slightly later than another CPU. Therefore a rotated file may
-/// contain a few packets from the end of the previous file's period.
+/// The packets are in the files in the order in which they were sent. If several CPUs send, a file
+/// may contain a few packets from the end of the previous file's period.
 ///
 /// With `keep`, the oldest files are removed, as for [`FileSeries::new`].
 ///
@@ -120,10 +113,8 @@ fn format_of(path: &Path) -> StreamFormat {
     if path.extension().is_some_and(|end| end == "pcap") { StreamFormat::PcapNanos } else { StreamFormat::Pcapng }
 }
 
-/// Makes the output whose queues write to `target`.
 pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, target: Target) -> Output {
-    // When the first queue of the output is opened, it starts the writing thread. When the writing
-    // thread starts, the program has already dropped its privileges.
+    // The first queue starts the writing thread, after the program has dropped its privileges.
     let mut unwritten = Some(target);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
@@ -141,18 +132,15 @@ fn now() -> WallTime {
     WallTime::from_nanos(since_1970.as_nanos() as u64)
 }
 
-/// A file to which all CPUs write.
 #[derive(Debug)]
 pub(super) struct SavedFile {
     pub(super) writer: Arc<Writer>,
     format: StreamFormat,
-    /// The interfaces of the file, by their numbers. A CPU takes the lock of the list of interfaces
-    /// only when it sends the first packet of an interface that this CPU has not used before.
+    /// By number. A CPU takes the lock only for the first packet of an interface that is new to it.
     interfaces: Mutex<Vec<Interface>>,
     /// The wall time at which the receive path's clock started.
     epoch: WallTime,
-    /// The function that finds the part of each packet to write. The function that finds the part
-    /// to write is `None` if whole packets are written.
+    /// Finds the part of each packet to write. `None` if whole packets are written.
     unwrap: Option<Unwrap>,
     /// The link types of the packets in a group of streams. `None` for a single file.
     pub(super) seen: Option<Arc<LinksSeen>>,
@@ -163,14 +151,12 @@ impl SavedFile {
         Self { writer, format, interfaces: Mutex::default(), epoch: now(), unwrap: None, seen: None }
     }
 
-    /// Lets the file and other streams share the record of link types in `seen`. The file then
-    /// contains the parts of packets that `unwrap` finds.
     pub(super) fn part_of(self, seen: Arc<LinksSeen>, unwrap: Option<Unwrap>) -> Self {
         Self { seen: Some(seen), unwrap, ..self }
     }
 
-    /// Returns the number of an interface in the file. The interface is written to the file before
-    /// its first packet. Returns `None` if the format does not allow a second link type.
+    /// Returns the number of an interface, which is written to the file before its first packet.
+    /// Returns `None` if the format does not allow a second link type.
     pub(super) fn number_of(&self, interface: Interface) -> Option<u32> {
         if self.seen.as_ref().is_some_and(|seen| !seen.see(interface.link) && !self.format.takes_several_links()) {
             return None;
@@ -187,8 +173,7 @@ impl SavedFile {
         Some(interfaces.len() as u32 - 1)
     }
 
-    /// Writes the file header for `link` if the file has none yet, so that programs can read even a
-    /// file without packets.
+    /// Writes the file header if there is none yet, for programs that read a file without packets.
     pub(super) fn begin(&self, link: LinkType) {
         if self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             self.number_of(self.format.interface(link, 0));
@@ -196,18 +181,14 @@ impl SavedFile {
     }
 }
 
-/// One CPU's queue to the file.
 #[derive(Debug)]
 struct Save {
     file: Arc<SavedFile>,
     lane: Arc<Lane>,
-    /// The file's interfaces that this CPU has already used. The number of the interface is `None`
-    /// for a rejected link type.
+    /// The interfaces that this CPU has used. The number is `None` for a rejected link type.
     interfaces: Vec<(Interface, Option<u32>)>,
-    /// The error that occurred in the middle of a batch, after the file had already taken some
-    /// packets of the batch. The next call of `flush` returns the error that occurred in the middle
-    /// of a batch. `send` must not return an error in the middle of a batch: an error of `send`
-    /// would mean that the file has taken no packet of the batch.
+    /// An error after the file had taken packets of a batch, which the next `flush` returns. An
+    /// error of `send` would mean that the file has taken no packet of the batch.
     failed: Option<DeviceError>,
 }
 
@@ -264,8 +245,7 @@ impl TxQueue for Save {
             if let (None, Some(_), false) = (&entry, number, failed) {
                 match file.writer.begin(lane, source) {
                     Ok(begun) => entry = Some(begun),
-                    // A reader that closes the stream is not an error of the run. If the reader has
-                    // ended, the code that started the reader reports the end of the reader.
+                    // The code that started the reader reports the reader's end.
                     Err(_) if file.seen.is_some() => failed = true,
                     Err(cause) => error = Some(cause),
                 }
@@ -328,8 +308,6 @@ impl Drop for Save {
     }
 }
 
-/// Skips the first `from` bytes of a packet, and returns the parts of the packet that follow these
-/// bytes.
 fn parts_behind(segments: Segments<'_>, from: usize) -> impl Iterator<Item = &[u8]> {
     let mut skipped = 0;
     segments.map(move |part| {

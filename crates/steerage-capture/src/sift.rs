@@ -1,17 +1,13 @@
-//! Runs the filter on the frames of a capture.
-
 use steerage::LinkType;
 
 use super::walk::{Sieve, Stop, Wrong};
 use crate::filter::{FileFilters, FrameFilter, FrameKind};
 
-/// The maximum number of frames that the filter may remove during one poll. The limit for removed
-/// frames bounds the time of a poll: a filter program takes at most a few microseconds per frame.
+/// Limits the time of a poll: a filter takes at most a few microseconds per frame.
 const TAKEN_OUT_MAX: u32 = 1024;
 
 const HOW_TO_FILTER: &str = "leave the filter out, or filter frames of one link type";
 
-/// The state of the filter during one walk over the records of a capture.
 pub(super) struct Sifting<'a> {
     filters: &'a mut FileFilters,
     big_endian: bool,
@@ -19,7 +15,6 @@ pub(super) struct Sifting<'a> {
 }
 
 impl<'a> Sifting<'a> {
-    /// Makes the filter's state for a file or section with this byte order.
     pub(super) fn new(filters: &'a mut FileFilters, big_endian: bool) -> Self {
         Self { filters, big_endian, taken_out: 0 }
     }

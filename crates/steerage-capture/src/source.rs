@@ -1,5 +1,4 @@
-//! The source of a capture's bytes: a file, a pipe or any reader. Another thread unpacks a
-//! compressed input into a pipe, and the source then reads from the pipe.
+//! The bytes of a capture. Another thread unpacks compressed input into a pipe, which is then read.
 
 use std::fmt;
 use std::fs::File;
@@ -17,45 +16,35 @@ use super::opener::{Helper, gone};
 use super::pipe;
 use super::unpack::{Compression, MAGIC_BYTES};
 
-/// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Got {
-    /// The number of bytes that this read returned, which is more than 0.
     Bytes(usize),
-    /// There is no data yet.
     Later,
-    /// The input has ended.
     End,
 }
 
-/// The input as it is stored, possibly compressed.
 pub(super) enum Input {
-    /// A file, from which a read never blocks.
+    /// Reads never block.
     File(Arc<File>),
-    /// A pipe, in which no data may be available at the moment.
     Pipe(Pipe),
     /// A reader, which returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
     Reader(Box<dyn Read + Send>),
 }
 
-/// A pipe, FIFO or socket, and the epoll instance that reports its data.
 pub(super) struct Pipe {
     file: File,
-    /// The epoll instance. The pipe is registered with the epoll instance only while the pipe has
-    /// no data. The epoll instance must not report events while the queue does not want to read.
+    /// The pipe is registered only while it has no data: the epoll instance must not report events
+    /// while the queue does not want to read.
     waker: Option<Arc<Epoll>>,
     waits: bool,
 }
 
 impl Pipe {
-    /// Makes a pipe. `waker` is `None` if no epoll instance should report the pipe's data.
     pub(super) fn new(file: File, waker: Option<Arc<Epoll>>) -> Self {
         Self { file, waker, waits: false }
     }
 
-    /// Reads the available data. Other processes may share the open file. If this function made the
-    /// file non-blocking, the file would also be non-blocking for the other processes. Therefore
-    /// the shared file stays blocking, and this code polls the file before each read.
+    /// Polls before each read. The file stays blocking, because other processes may share it.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         self.leave_waker()?;
         let mut events = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
@@ -79,9 +68,8 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // If the pipe is standard input, other copies of the file descriptor exist. If other copies
-        // of the descriptor exist, closing this copy does not close the pipe. Without this call of
-        // `leave_waker`, the pipe would therefore stay registered in the epoll instance.
+        // If other copies of the descriptor exist, as for standard input, closing this copy would
+        // leave the pipe registered in the epoll instance.
         let _ = self.leave_waker();
     }
 }
@@ -108,12 +96,11 @@ fn read(from: &mut impl Read, to: &mut [u8]) -> io::Result<Got> {
     }
 }
 
-/// The input that the unpacking thread reads. A read of this input blocks until data is available.
+/// The input of the unpacking thread, whose reads block.
 struct Waiting<'a> {
     input: Input,
     info: Arc<CaptureInfo>,
-    /// The pipe into which the input is unpacked. A read of the input stops waiting when this pipe
-    /// has no reader any more.
+    /// The pipe into which the input is unpacked. Reads fail when it has no reader any more.
     output: BorrowedFd<'a>,
 }
 
@@ -146,35 +133,30 @@ impl Read for Waiting<'_> {
     }
 }
 
-/// The parts that all sources of a capture share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// An epoll instance that becomes readable when a silent pipe has data. All pipes of a capture
-    /// share the epoll instance, because a waiting CPU requests the descriptor of the epoll
-    /// instance only once. The epoll instance is `None` if the input is a reader.
+    /// Becomes readable when a silent pipe has data. All pipes share it, because a waiting CPU
+    /// requests its descriptor only once. `None` if the input is a reader.
     pub(super) waker: Option<Arc<Epoll>>,
-    /// The thread that unpacks.
     pub(super) unpacker: OnceLock<Helper>,
 }
 
-/// The uncompressed bytes of a capture.
 pub(super) struct Source {
-    /// The input itself, or the pipe into which another thread unpacks the input.
+    /// The input itself, or the pipe of the unpacking thread.
     input: Input,
     packing: Packing,
     shared: Arc<Shared>,
     info: Arc<CaptureInfo>,
-    /// The name of the file in error messages.
     name: String,
     /// The number of bytes that were read from earlier files.
     before: u64,
 }
 
 enum Packing {
-    /// The first bytes of the input, whose compression format is not known yet.
+    /// The first bytes, while the compression is not known yet.
     Unknown(Vec<u8>),
     Plain,
-    /// Another thread unpacks the input, and sends the result of unpacking after the last byte.
+    /// Receives the result of unpacking after the last byte.
     Packed(Receiver<io::Result<()>>),
 }
 
@@ -190,17 +172,14 @@ impl Source {
         Self { input, packing: Packing::Unknown(Vec::new()), shared, info, name, before }
     }
 
-    /// Returns true if the input is compressed.
     pub(super) fn is_packed(&self) -> bool {
         matches!(self.packing, Packing::Packed(_))
     }
 
-    /// Returns the number of bytes of the stored file that have been read.
     pub(super) fn offset(&self) -> u64 {
         self.info.bytes_read() - self.before
     }
 
-    /// Returns true if the source is a file, compressed or not.
     pub(super) fn is_file(&self) -> bool {
         matches!(self.input, Input::File(_))
     }
@@ -213,12 +192,10 @@ impl Source {
         }
     }
 
-    /// Records that the file was read in place (without a copy) up to this offset.
     pub(super) fn reached(&self, offset: u64) {
         self.info.set_bytes_read(self.before + offset);
     }
 
-    /// Makes the next read of a [file](Self::file) begin at this offset.
     pub(super) fn seek(&mut self, offset: u64) -> io::Result<()> {
         let Input::File(file) = &self.input else { return Ok(()) };
         (&**file).seek(SeekFrom::Start(offset))?;
@@ -226,7 +203,7 @@ impl Source {
         Ok(())
     }
 
-    /// Reads the available bytes. For the first read, `to` must have at least [`MAGIC_BYTES`].
+    /// For the first read, `to` must have at least [`MAGIC_BYTES`].
     ///
     /// # Errors
     /// Returns the kernel's error, or an error in the compressed data.
@@ -260,8 +237,7 @@ impl Source {
         Ok(got)
     }
 
-    /// Starts a thread that unpacks the remaining input into a pipe, and makes this pipe the new
-    /// input. Returns the channel that receives the outcome of unpacking.
+    /// Starts to unpack the remaining input into a pipe, which becomes the new input.
     fn unpack(&mut self, compression: Compression, head: Vec<u8>) -> io::Result<Receiver<io::Result<()>>> {
         let helper = self.shared.unpacker.get().ok_or_else(gone)?;
         let (reader, output) = helper.call(pipe::pair)?;

@@ -1,6 +1,3 @@
-//! Capture streams as outputs, which pass packets to another program through an open pipe, FIFO or
-//! socket.
-
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,8 +12,7 @@ use super::pipe;
 use super::save::{self, SavedFile};
 use super::writer::{StreamFailure, Target, Writer, WriterOptions};
 
-/// The smallest limit that a user can set for the number of bytes that wait to be written to a
-/// stream.
+/// The smallest buffer that a user can set, in bytes.
 const BUFFER_MIN: usize = 1 << 20;
 
 /// Options for writing a stream.
@@ -44,8 +40,7 @@ impl StreamOptions {
     }
 
     /// While the stream's reader reads nothing, inputs that can wait are paused without a time
-    /// limit. Without `patient`, inputs that can wait are paused for at most
-    /// [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
+    /// limit, and not only for [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.patient = true;
@@ -59,9 +54,8 @@ impl StreamOptions {
         self
     }
 
-    /// Records the link types of the packets in `seen`, which several streams share. If the format
-    /// allows only one link type, packets whose link type differs from the first packet's are
-    /// refused.
+    /// Records link types in `seen`, which several streams share. If the format allows only one
+    /// link type, packets with another one than the first packet's are refused.
     #[must_use]
     pub fn links(mut self, seen: &Arc<LinksSeen>) -> Self {
         self.seen = Arc::clone(seen);
@@ -71,11 +65,10 @@ impl StreamOptions {
 
 /// Makes an output that writes packets as a capture to `to`: a pipe, a FIFO, a socket or a file.
 ///
-/// The stream contains the input's timestamps. A packet without a timestamp gets the time at which
-/// its batch was handled. A pipe gets the largest size that this user is allowed to set. Packets in
-/// a pipe count as sent only after the reader has read them. A reader that closes the stream is not
-/// an error of the run. Packets that the reader left unread count as lost (`tx_lost`), and all
-/// further packets count as refused (`tx_refused`).
+/// Packets have the input's timestamps, or the time at which their batch was handled. A pipe gets
+/// the largest size that this user may set, and packets in a pipe count as sent only after they
+/// were read. A reader that closes the stream is not an error of the run: unread packets count as
+/// lost (`tx_lost`), and all further packets as refused (`tx_refused`).
 ///
 /// # Errors
 /// [`DeviceError`] if `to` does not support writing without blocking.
@@ -131,16 +124,14 @@ pub fn stream(
     Ok((save::output(name, "stream", Arc::clone(&stream.file), Target::File(to, 0)), stream))
 }
 
-/// A handle that observes and ends a stream while it is being written. The function [`stream()`]
-/// returns a `Stream`.
+/// Observes and ends a stream of [`stream()`] while it is being written.
 #[derive(Clone, Debug)]
 pub struct Stream {
     file: Arc<SavedFile>,
 }
 
 impl Stream {
-    /// Returns the number of bytes written so far, and the number of these bytes that are unread in
-    /// the pipe. The number of unread bytes is 0 if the stream is not a pipe.
+    /// Returns the bytes written so far, and how many of them are unread if the stream is a pipe.
     pub fn written(&self) -> (u64, usize) {
         self.file.writer.written()
     }
@@ -150,32 +141,27 @@ impl Stream {
         self.file.writer.waiting()
     }
 
-    /// Ends the stream before the instance ends. The packets sent so far are still written. After
-    /// the reader has read these packets, it sees the end of the stream. Call this function only
-    /// after the last packet was sent. A stream without packets becomes a capture without packets.
-    /// The link type of an empty stream is that of the other streams, or Ethernet if no stream had
-    /// packets.
+    /// Ends the stream before the instance ends. Call `end` only after the last packet was sent. A
+    /// stream without packets becomes a capture with the link type of the other streams, or
+    /// Ethernet.
     pub fn end(&self) {
         self.file.begin(self.file.seen.as_ref().and_then(|seen| seen.first()).unwrap_or(LinkType::ETHERNET));
         self.file.writer.end_input();
     }
 
-    /// Returns true if the stream has failed, or if all bytes were written. If the stream is a
-    /// pipe, all bytes must also have been read.
+    /// Returns true if the stream has failed, or if all bytes were written (and read, from a pipe).
     pub fn has_ended(&self) -> bool {
         self.file.writer.has_ended()
     }
 
     /// Returns true if [`end`](Self::end) was called, or if the instance has ended and all bytes
-    /// were written. The function already returns true before the stream's reader sees the end of
-    /// the stream.
+    /// were written, already before the reader sees the end of the stream.
     pub fn input_has_ended(&self) -> bool {
         self.file.writer.input_has_ended()
     }
 
-    /// Drops the packets that the reader has not read yet. Unread packets count as lost, and later
-    /// packets as refused. Call this function if the program that reads the pipe has ended, but
-    /// another process may still have the pipe open.
+    /// Drops the unread packets, which count as lost, and refuses later packets. Call this function
+    /// if the reading program has ended, but another process may have the pipe open.
     pub fn abandon(&self) {
         self.file.writer.abandon();
     }

@@ -1,19 +1,14 @@
-//! Takes packets out of tunnels, for programs that cannot read tunnels and for mirrored traffic in
-//! a cloud.
-
 use steerage::LinkType;
 use steerage::flow::wire::{ethernet, ethertype};
 use steerage::flow::{Header, HeaderKind, Layers, dissect};
 
 use super::inner::Inner;
 
-/// Finds the innermost frame of a packet in tunnels of the types VXLAN, Geneve, GRE, ERSPAN, TZSP
-/// and MPLS. Returns `None` if the packet is not in a tunnel, or if the type of the tunnel's
-/// contents is unknown. If the innermost packet is an IP packet in an Ethernet frame, the result
-/// keeps the Ethernet addresses in front of the packet.
+/// Finds the innermost frame of a packet in tunnels (VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS).
+/// Returns `None` if there is no tunnel, or if the type of the tunnel's contents is unknown. For an
+/// IP packet in an Ethernet frame, the result keeps the Ethernet addresses.
 ///
-/// If a tunnel's packet is fragmented, all fragments after the first stay unchanged, because they
-/// have no inner headers.
+/// Fragments after the first stay unchanged, because they have no inner headers.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -28,8 +23,7 @@ use super::inner::Inner;
 /// ```
 pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
     let found = dissect(frame, link, Layers::Inner);
-    // An ICMP error quotes a packet that was sent on another path, so the quoted headers are
-    // ignored.
+    // An ICMP error quotes a packet that was sent on another path.
     let quotes = |header: &Header| matches!(header.kind, HeaderKind::Icmp | HeaderKind::Icmp6);
     let (mut ethernet, mut in_tunnel, mut inner) = (None, false, None);
     for header in found.headers().take_while(|header| !quotes(header)) {
@@ -57,8 +51,7 @@ fn is_stripped(kind: HeaderKind) -> bool {
     matches!(kind, Vxlan | Geneve | Gre | Erspan | Tzsp | Mpls)
 }
 
-/// Returns the IP packet at the offset `at`. If `ethernet` is the offset of an Ethernet header, the
-/// result has the addresses of this header.
+/// The result has the addresses of the Ethernet header at `ethernet`, if there is one.
 fn below(frame: &[u8], ethernet: Option<usize>, at: usize, ethertype: u16) -> Option<Inner> {
     let Some(ethernet) = ethernet else { return Some(Inner::new(LinkType::RAW, at)) };
     let mut front: [u8; ethernet::BYTES] = *frame.get(ethernet..)?.first_chunk()?;
@@ -73,7 +66,6 @@ mod tests {
 
     use super::*;
 
-    /// An IPv4 packet with this protocol.
     fn ipv4(protocol: u8) -> FrameBuilder {
         FrameBuilder::ip([10, 0, 0, 1], [10, 0, 0, 2], protocol).stations(*b"from..", *b"to....")
     }

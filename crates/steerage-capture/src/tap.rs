@@ -1,12 +1,12 @@
 //! Copies of the packets of a running instance, for readers that may be slow.
 //!
-//! [`Tap::around`] wraps the packet function. A client is attached with [`Tap::attach`]. While a
-//! client is attached, each packet CPU copies the packets that the client requested. The copies go
-//! to a ring, which belongs to that CPU and client. The client's thread moves these packets from
-//! the rings to a socket. Packet CPUs never wait: if the ring is full, a packet CPU counts the
-//! packet as missed. While no client is attached, a tap costs one comparison per batch.
+//! [`Tap::around`] wraps the packet function, and [`Tap::attach`] attaches a client. Each packet
+//! CPU then copies the packets that the client requested to a ring, which belongs to that CPU and
+//! client. The client's thread moves these packets to a socket. Packet CPUs never wait: a packet
+//! that does not fit into the ring counts as missed. While no client is attached, a tap costs one
+//! comparison per batch.
 //!
-//! `steerage dump` uses a tap to get packets from a running instance, through the control socket.
+//! `steerage dump` uses a tap through the control socket of a running instance.
 //!
 //! ```
 //! use std::io::Read;
@@ -56,12 +56,10 @@ use session::Session;
 pub use ring::{PacketHead, Record, first_record};
 pub use session::{Attached, Wanted};
 
-/// The maximum number of clients that can be attached at a time. The number of clients is limited
-/// because packet CPUs copy packets for each client.
+/// The number of clients is limited, because packet CPUs copy packets for each client.
 const CLIENTS_MAX: usize = 4;
 
-/// At the end of a run, the longest wait for clients that have not read the last packets. A client
-/// that keeps reading needs only milliseconds to read the last packets.
+/// The longest wait for clients at the end of a run. A client that reads needs milliseconds.
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// The reason why a client cannot be attached.
@@ -82,14 +80,13 @@ pub struct Tap {
     /// The attached clients. A packet CPU reads this list without a lock: if a packet CPU skipped a
     /// batch because another thread had a lock, nobody would count the packets of the batch.
     clients: ArcSwap<Clients>,
-    /// The version of `clients`, which increases after each change.
+    /// Increases after each change of `clients`.
     version: AtomicUsize,
-    /// Only a thread that has this lock changes `clients`. `former` has the earlier lists. Each of
-    /// them stays here until no packet CPU refers to the list, so that no packet CPU frees the
-    /// memory of a client.
+    /// Only a thread with this lock changes `clients`. Earlier lists stay in `former` until no
+    /// packet CPU refers to them, so that no packet CPU frees the memory of a client.
     former: Mutex<Vec<Arc<Clients>>>,
     has_ended: AtomicBool,
-    /// A condition variable that is notified after a client has left.
+    /// Notified after a client has left.
     left: Condvar,
 }
 
@@ -111,8 +108,8 @@ impl Tap {
         }
     }
 
-    /// Attaches a client. The argument `cpus` lists the CPUs of the instance. The client gets
-    /// copies of the packets in all batches that begin after the call of `attach`.
+    /// Attaches a client, which gets copies of the packets in all batches that begin after the
+    /// call. `cpus` lists the CPUs of the instance.
     ///
     /// # Errors
     /// [`TapError`] if a filter is wrong, or if there are too many clients.
@@ -140,8 +137,7 @@ impl Tap {
         let mut clients = Clients::clone(&self.clients.load());
         let result = change(&mut clients);
         former.push(self.clients.swap(Arc::new(clients)));
-        // This release pairs with the load in `Tapped::handle`: a packet CPU that sees the new
-        // version also gets the new list.
+        // `Release` pairs with the load in `Tapped::handle`, which then gets the new list.
         self.version.fetch_add(1, Ordering::Release);
         result
     }
@@ -149,11 +145,10 @@ impl Tap {
     /// Ends all clients. For a limited time, each client's thread still sends the packets that were
     /// copied before this call. Call this function after the last packet was handled.
     pub fn end(&self) {
-        // This release pairs with the load in `has_ended`.
+        // `Release` pairs with the load in `has_ended`.
         self.has_ended.store(true, Ordering::Release);
         let is_waiting = |_: &mut Vec<_>| self.clients.load().iter().any(Option::is_some);
-        // The result of this wait for the clients is ignored: a client that has not read its
-        // packets in time is not an error of the run.
+        // A client that has not read its packets in time is not an error of the run.
         let _ = self.left.wait_timeout_while(self.lock(), END_MAX, is_waiting);
     }
 
@@ -178,7 +173,6 @@ pub struct Tapped<H> {
     is_watched: bool,
 }
 
-/// Whether a packet is copied before or after the handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     BeforeHandler,
@@ -207,7 +201,7 @@ impl<H: Handler> Handler for Tapped<H> {
 
     #[inline]
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
-        // The load of the version pairs with the change in `Tap::change`.
+        // `Acquire` pairs with the change in `Tap::change`.
         let version = self.tap.version.load(Ordering::Acquire);
         if version != self.version {
             self.follow(version);

@@ -1,15 +1,12 @@
-//! Unpacks gzip and zstd data.
-
 use std::io::{self, BufRead, BufReader, Read, Write};
 
 use flate2::bufread::GzDecoder;
 
 use super::{READ_BYTES, zstd};
 
-/// The first bytes of a gzip file (RFC 1952).
+/// RFC 1952.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// The number of first bytes that identify the compression of a file.
 pub(super) const MAGIC_BYTES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +16,7 @@ pub(super) enum Compression {
 }
 
 impl Compression {
-    /// Recognises the compression of a file by its first bytes. Returns `None` for an uncompressed
-    /// file.
+    /// Returns `None` for an uncompressed file.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         match *head.first_chunk::<MAGIC_BYTES>()? {
             [a, b, ..] if [a, b] == GZIP_MAGIC => Some(Self::Gzip),
@@ -28,11 +24,9 @@ impl Compression {
         }
     }
 
-    /// Unpacks all of `from`. Unpacked bytes are written before more input is read. Only the zstd
-    /// decoder delays output, because it holds back the bytes of its window (earlier output to
-    /// which later data may refer). Returns the number of bytes after the compressed data. Bytes
-    /// after the compressed data are ignored, because they may be the padding of a tape or a
-    /// signature.
+    /// Unpacks all of `from`. Unpacked bytes are written before more input is read, except for the
+    /// window of zstd. Returns the number of bytes after the compressed data, which are ignored,
+    /// because they may be the padding of a tape or a signature.
     ///
     /// # Errors
     /// Returns an error of `from` or `to`, or an error in the compressed data.
@@ -57,9 +51,7 @@ impl Compression {
         }
     }
 
-    /// Returns true if compressed data may begin with these bytes, of which there are at most
-    /// [`MAGIC_BYTES`]. If there are fewer than [`MAGIC_BYTES`] bytes, the input may have been cut
-    /// off within a magic number.
+    /// Fewer bytes than [`MAGIC_BYTES`] may be the start of a magic number that was cut off.
     fn may_begin_with(self, start: &[u8]) -> bool {
         match (self, start.first_chunk()) {
             (Self::Gzip, _) => start.starts_with(&GZIP_MAGIC) || GZIP_MAGIC.starts_with(start),
@@ -69,7 +61,6 @@ impl Compression {
     }
 }
 
-/// Unpacks one member of a gzip file.
 fn gunzip(from: impl BufRead, to: &mut impl Write) -> io::Result<()> {
     let mut unpacker = GzDecoder::new(from);
     let mut bytes = vec![0; READ_BYTES];

@@ -1,5 +1,3 @@
-//! The code that the readers of pcap and pcapng share.
-
 use std::io;
 
 use steerage::{
@@ -7,15 +5,12 @@ use steerage::{
     device::{Lending, RecordForm, Spot},
 };
 
-/// The position of a walk over records, and its results so far.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
-    /// The part of the memory block that was not handed over yet, up to the end of the window (the
-    /// bytes that were read).
+    /// The part of the block that was not handed over yet, up to the end of the window.
     pub(super) lending: Lending<'a>,
-    /// The position in `lending`. All bytes before this position have been handled.
+    /// All bytes of `lending` before this position have been handled.
     pub(super) at: usize,
-    /// The most frames to hand over.
     pub(super) room: usize,
     /// The recorded time up to which frames are due, in nanoseconds since 1970.
     pub(super) until: u64,
@@ -24,16 +19,12 @@ pub(super) struct Walk<'a> {
     pub(super) met: Met,
 }
 
-/// The results of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
     pub(super) packets: u64,
-    /// The number of packets that the filter removed.
     pub(super) filtered: u64,
-    /// The number of packets whose timestamp is out of range.
     pub(super) bad_times: u64,
-    /// The earliest time of a packet in nanoseconds since 1970. If no packet had a time, `earliest`
-    /// is greater than `latest`.
+    /// In nanoseconds since 1970. If no packet had a time, `earliest` is greater than `latest`.
     pub(super) earliest: u64,
     pub(super) latest: u64,
 }
@@ -41,7 +32,6 @@ pub(super) struct Met {
 impl Met {
     pub(super) const NOTHING: Self = Self { packets: 0, filtered: 0, bad_times: 0, earliest: u64::MAX, latest: 0 };
 
-    /// Counts a packet with a time.
     #[inline(always)]
     pub(super) fn packet_at(&mut self, nanos: u64) {
         self.packets += 1;
@@ -51,15 +41,13 @@ impl Met {
 }
 
 impl Walk<'_> {
-    /// Returns the bytes in memory that the walk has not reached yet.
     #[inline(always)]
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         self.lending.bytes().get_mut(self.at..).unwrap_or_default()
     }
 
-    /// Hands over consecutive frames, but at most `room` frames. The function `next` returns the
-    /// first item in the remaining bytes, or the reason why there are no more frames. `form` is the
-    /// form of the records, for a file that can be read in place.
+    /// Hands over up to `room` frames. `next` returns the first item in the remaining bytes, or the
+    /// reason why there are no more frames. `form` is for a file that can be read in place.
     #[inline(always)]
     pub(super) fn push_each(
         &mut self,
@@ -80,22 +68,18 @@ impl Walk<'_> {
     }
 }
 
-/// A filter that decides which frames are handed over.
 pub(super) trait Sieve {
-    /// Returns the number of bytes of the frame to hand over, or `None` if the filter removes the
-    /// frame.
+    /// Returns the number of bytes to hand over, or `None` if the filter removes the frame.
     ///
     /// # Errors
-    /// [`Stop`] if the frame cannot be filtered, or if the walk has reached its limit of removed
-    /// frames.
+    /// [`Stop`] if the frame cannot be filtered, or after the maximum of removed frames.
     fn wanted(&mut self, frame: &[u8], link: LinkType, wire_len: u32) -> Result<Option<usize>, Stop>;
 
-    /// Records that the following frames belong to a section with this byte order.
+    /// The following frames belong to a section with this byte order.
     #[inline(always)]
     fn section(&mut self, _big_endian: bool) {}
 }
 
-/// Accepts all frames uncut.
 pub(super) struct All;
 
 impl Sieve for All {
@@ -105,31 +89,26 @@ impl Sieve for All {
     }
 }
 
-/// The first item (a packet or bytes to skip) in the remaining bytes of a walk over a capture.
 pub(super) enum Found {
-    /// A packet at the position `spot`, and the number of bytes to skip after the packet.
+    /// `behind` is the number of bytes to skip after the packet.
     Packet { spot: Spot, behind: usize },
     /// A number of bytes to skip.
     Other { bytes: usize },
 }
 
-/// Returns the error for a frame that lies outside of its memory block. A frame outside of its
-/// memory block cannot occur, because the reader checks all positions. Returning an error is
-/// nevertheless safer than a panic.
+/// This cannot occur, because the reader checks all positions. An error is safer than a panic.
 #[cold]
 fn no_place() -> Stop {
     Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))
 }
 
-/// The reason why a walk ended.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The walk handed over the maximum number of frames.
+    /// The maximum number of frames was handed over.
     Full,
     /// The record has at least `needs` bytes, but fewer bytes are available.
     Short { needs: usize },
-    /// The next `bytes` bytes of the capture contain no packets and are skipped. Not all of the
-    /// skipped bytes need to be in memory at the same time.
+    /// Bytes without packets, which need not all be in memory at the same time.
     Skip { bytes: u64 },
     /// The link type of the next frame differs from that of the earlier frames in this poll.
     OtherLink,
@@ -141,7 +120,6 @@ pub(super) enum Stop {
     Wrong(Wrong),
 }
 
-/// An error in a capture file, and advice for the user.
 #[derive(Debug)]
 pub(super) struct Wrong {
     text: String,
@@ -153,13 +131,11 @@ impl Wrong {
         Self { text, advice }
     }
 
-    /// Returns the text of the error, without the advice.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Makes the error for the user. If `packed` is true, the offset in the error refers to the
-    /// unpacked bytes and not to the file.
+    /// If `packed` is true, the offset refers to the unpacked bytes and not to the file.
     pub(super) fn into_error(self, device: &str, offset: u64, packed: bool) -> DeviceError {
         let cause = io::Error::new(io::ErrorKind::InvalidData, self.text);
         let operation = if packed { "read the capture, unpacked," } else { "read the capture" };

@@ -1,6 +1,5 @@
-//! The memory window through which a capture is read: the bytes in memory that were not handled
-//! yet. The window (the bytes that were read but not handled yet) moves through one block of memory
-//! record by record, and then into the next block.
+//! The window: the bytes of a capture that were read but not handled yet. The window moves through
+//! one block of memory record by record, and then into the next block.
 
 use std::io;
 
@@ -10,53 +9,39 @@ use super::in_place::{InPlace, Step};
 use super::source::{Got, Source};
 use super::{BLOCK_BYTES, BLOCKS, READ_BYTES, RECORD_BYTES_MAX};
 
-/// When the first bytes of an incomplete record are copied to another block, they begin at this
-/// offset of the block or a higher one. In the block to which an incomplete record is copied, a
-/// frame header must fit in front of the first packet.
+/// In front of an incomplete record that is copied to a block, a frame header must fit.
 const LEAD_BYTES: usize = FrameHeader::BYTES;
 
-/// Reads store their data at multiples of this number of bytes, because the kernel copies fastest
-/// to the start of a page.
+/// The kernel copies fastest to the start of a page.
 const ALIGNMENT: usize = 4096;
 
-/// The part of the file that is in memory and that the walk has not reached yet.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The block of memory that contains the window (the bytes that were read but not handled yet).
-    /// The fields `at` and `end` of `Window` are the window's start and end in this block.
+    /// The window's block of memory, and its start and end in this block.
     block: usize,
     at: usize,
     end: usize,
-    /// The offset of `at` (the window's start) in the unpacked file.
     offset: u64,
-    /// The first bytes of an incomplete record, while these bytes are copied to another block.
+    /// The first bytes of an incomplete record, while they are copied to another block.
     carry: Vec<u8>,
-    /// The number of bytes to skip before the next record.
     skip: u64,
-    /// True after the end of the file was reached.
     ended: bool,
-    /// The file, if it is currently read in place.
     in_place: Option<InPlace>,
 }
 
-/// The smallest number of bytes that is read into the end of a block. A system call that reads
-/// fewer bytes is not worth its cost.
+/// A system call that reads fewer bytes into the end of a block is not worth its cost.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// If a block has more than this number of bytes of an incomplete record, and the whole record fits
-/// into the block, the missing bytes are read into the same block. Without such a read, more than
-/// this number of bytes of the record would have to be copied to another block.
+/// If more bytes of an incomplete record would have to be copied to another block, the missing
+/// bytes are read into the same block, if the record fits.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
-/// The outcome of [`Window::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filled {
-    /// The window (the unhandled bytes in memory) has more bytes, or the file has ended.
+    /// The window has more bytes, or the file has ended.
     Read,
-    /// No data is available yet.
     Later,
-    /// All blocks have frames that handlers still hold, so the window (the unhandled bytes in
-    /// memory) has not changed.
+    /// Handlers hold frames in all blocks. The window has not changed.
     FramesOut,
 }
 
@@ -78,15 +63,13 @@ impl Window {
         (self.at, self.offset, self.skip, self.ended, self.in_place) = (self.end, 0, 0, false, None);
     }
 
-    /// From now on, reads the file in place (without a copy), beginning at the file offset at which
-    /// the window starts. The bytes in the window (read but not handled yet) are dropped, because
-    /// the mapped file contains the same bytes.
+    /// Reads the file in place from the start of the window on. The bytes in the window are
+    /// dropped, because the mapped file contains them, too.
     pub(super) fn go_on_in_place(&mut self, file: InPlace) {
         (self.at, self.in_place) = (self.end, Some(file));
     }
 
-    /// Returns the memory block that contains the window (the unhandled bytes), and the window's
-    /// start and end in this block.
+    /// Returns the window's block, and the window's start and end in this block.
     #[inline]
     pub(super) fn place(&self) -> (usize, usize, usize) {
         (self.block, self.at, self.end)
@@ -96,27 +79,23 @@ impl Window {
         self.end - self.at
     }
 
-    /// Moves the start of the window (the unhandled bytes) to `at`, because all earlier bytes have
-    /// been handled.
+    /// All bytes before `at` have been handled.
     pub(super) fn walked_to(&mut self, at: usize) {
         let at = at.clamp(self.at, self.end);
         self.offset += (at - self.at) as u64;
         self.at = at;
     }
 
-    /// Skips `bytes` bytes, in the window (the unhandled bytes in memory) and after it.
     pub(super) fn skip(&mut self, bytes: u64) {
         let here = bytes.min(self.len() as u64);
         self.walked_to(self.at + here as usize);
         self.skip = bytes - here;
     }
 
-    /// Returns true if bytes after the window (the unhandled bytes in memory) must be skipped.
     pub(super) fn skips(&self) -> bool {
         self.skip > 0
     }
 
-    /// Returns the offset of the window's start (the first unhandled byte) in the unpacked file.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -127,12 +106,10 @@ impl Window {
 
     /// Reads more of the file, for a record of `needs` bytes.
     ///
-    /// If handlers release frames quickly, the window (the unhandled bytes) alternates between two
-    /// blocks of memory, with the bytes of one read in each. If the window (the unhandled bytes)
-    /// alternates between two blocks of memory, both blocks stay in the CPU's cache. If handlers
-    /// release frames late, or if a pipe delivers small pieces, the window (the unhandled bytes)
-    /// fills a block of memory before it moves to the next block. Because each block of memory is
-    /// filled, the blocks hold as many frames as possible.
+    /// If handlers release frames quickly, the window alternates between two blocks, with the bytes
+    /// of one read in each, and both blocks stay in the CPU's cache. If handlers release frames
+    /// late, or if a pipe delivers small pieces, the window fills a block before it moves to the
+    /// next block, so that the blocks hold as many frames as possible.
     pub(super) fn fill(
         &mut self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -148,9 +125,7 @@ impl Window {
                 }
                 Step::Later => return Ok(Filled::FramesOut),
                 Step::End => {
-                    // Reading from the offset of the window (the first unhandled byte) reads the
-                    // last incomplete record again. The second read of this record also returns
-                    // bytes that were appended to the file in the meantime.
+                    // Reads the last incomplete record again, with bytes appended meanwhile.
                     source.seek(self.offset)?;
                     (self.at, self.in_place) = (self.end, None);
                 }
@@ -181,7 +156,6 @@ impl Window {
         Ok(Filled::Read)
     }
 
-    /// Copies the window's bytes (read but not handled yet) to another block of memory.
     fn carry_to(&mut self, block: usize, (blocks, claim): (&mut Blocks, &Claim)) {
         self.carry.clear();
         self.carry.extend_from_slice(blocks.readable(claim, self.block).get(self.at..self.end).unwrap_or_default());

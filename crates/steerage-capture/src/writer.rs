@@ -1,15 +1,13 @@
-//! The thread that writes one capture file or FIFO. CPUs append their packets to a bounded buffer.
-//! CPUs never write to the file, and never wait for the file.
+//! Writes one capture file or FIFO in a thread of its own. CPUs append packets to a bounded buffer,
+//! and never wait for the file.
 //!
 //! The buffer is a list of chunks, in the order in which all CPUs sent their packets. A CPU appends
-//! a batch at a time. To append a batch, a CPU takes a lock, which is never held during a write.
-//! Each CPU has a share of the buffer. If the share of a CPU is full, the CPU drops its packets for
-//! this output only (`tx_full`).
+//! a batch at a time under a lock, which is never held during a write. A CPU whose share of the
+//! buffer is full drops its packets for this output only (`tx_full`).
 //!
-//! Packets count as sent after they were written. If the file is a pipe whose reader is watched,
-//! packets count as sent after they were read. If the output fails, or if its reader reads nothing
-//! until the run stops waiting, the file is truncated after its last complete packet. Packets that
-//! were not written count as lost (`tx_lost`).
+//! Packets count as sent after they were written or, if the file is a pipe whose reader is watched,
+//! after they were read. If the output fails, or is not read until the run stops waiting, the file
+//! is truncated after its last complete packet. Unwritten packets count as lost (`tx_lost`).
 
 #[cfg(test)]
 mod faults;
@@ -35,71 +33,58 @@ use super::encode::StreamFormat;
 use super::pipe;
 use thread::Writing;
 
-/// The maximum number of bytes, from all CPUs, that may wait to be written. At 10 Gbit/s, the
-/// buffer is full after the disk has accepted nothing for 25 ms.
+/// The bytes, from all CPUs, that may wait to be written: 25 ms at 10 Gbit/s.
 pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest share of the buffer for a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
 
-/// The number of bytes that are written at a time, if enough bytes wait. With writes of this size,
-/// the cost of a system call per packet is negligible.
+/// The bytes of a write: so many that the cost of a system call per packet is negligible.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// The initial capacity of a chunk: a batch of full Ethernet frames. A chunk is enlarged for a
-/// longer batch.
+/// The space in a chunk for a batch of full Ethernet frames. A longer batch enlarges the chunk.
 const BATCH_BYTES: usize = 100 << 10;
 
-/// If fewer than [`WRITE_BYTES`] bytes wait to be written, they are written after at most this
-/// time.
+/// The longest time for which fewer than [`WRITE_BYTES`] bytes wait to be written.
 const LINGER: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriterOptions {
     pub(super) format: StreamFormat,
-    /// The maximum number of bytes, from all CPUs, that may wait to be written.
     pub(super) buffer_bytes: usize,
-    /// True if inputs that can wait are paused without a time limit while the reader of the output
-    /// reads nothing.
+    /// While the output's reader reads nothing, inputs that can wait pause without a time limit.
     pub(super) patient: bool,
-    /// True if the file is a pipe whose reader is watched. Packets to a watched pipe count as sent
-    /// after they were read.
+    /// The file is a pipe whose reader is watched. Packets count as sent after they were read.
     pub(super) watched: bool,
 }
 
-/// The part of the buffer that one CPU uses.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     account: OnceLock<TxAccount>,
-    /// The number of bytes that the CPU has in the buffer. `Relaxed` is sufficient: only this CPU
-    /// increases the number, so the CPU never reads a value that is too small. No other memory
-    /// depends on a CPU's number of bytes in the buffer.
+    /// The bytes that the CPU has in the buffer. `Relaxed` is sufficient: only this CPU increases
+    /// `held`, so the CPU never reads too small a value, and no other memory depends on `held`.
     held: AtomicUsize,
 }
 
-/// The packets of one batch in a chunk.
 #[derive(Debug)]
 struct Sent {
     lane: Arc<Lane>,
     source: TxSource,
     packets: u64,
-    /// The total length of the batch's packets, without the bytes that the file format adds.
+    /// The captured bytes, without the bytes that the file format adds.
     bytes: u64,
-    /// The position in the chunk after the batch's last packet. The field `len` is the number of
-    /// bytes that the batch's packets take in the chunk.
+    /// The position in the chunk after the batch. `len` is the batch's length in the chunk.
     end: usize,
     len: usize,
 }
 
 #[derive(Debug, Default)]
 struct Chunk {
-    /// If a new file begins with this chunk, this is the time for the file's name. The time for a
-    /// new file's name is `None` if the chunk belongs to the current file.
+    /// The time for the file's name, if a new file begins with this chunk.
     begins: Option<u64>,
     bytes: Vec<u8>,
     sent: Vec<Sent>,
-    /// The positions in the chunk after each header of the file or of its interfaces. Headers are
-    /// not part of a batch.
+    /// The positions after headers of the file and its interfaces, which are in no batch.
     heads: Vec<usize>,
 }
 
@@ -114,35 +99,31 @@ struct Chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rotate {
-    /// A new file begins after this period, which is measured by the times of packets. The periods
-    /// of files begin at multiples of the period's length since 1970.
+    /// A new file begins after this period, measured by packet times. Periods begin at multiples of
+    /// their length since 1970.
     Every(Duration),
     /// A new file begins before the current file would exceed this number of bytes.
     Bytes(u64),
 }
 
-/// The current file of an output that rotates.
 #[derive(Debug)]
 struct Rotating {
     rotate: Rotate,
-    /// The headers of the file and of all interfaces so far. Each new file begins with the file
-    /// header and the headers of all these interfaces. Therefore an interface has the same number
-    /// in all files of an output that rotates.
+    /// The headers of the file and of all interfaces so far, with which each new file begins. An
+    /// interface therefore has one number in all files.
     head: Vec<u8>,
     /// The end of the file's period. `None` before the first file.
     ends: Option<u64>,
     bytes: u64,
 }
 
-/// A batch of packets that a CPU is appending to the buffer. The buffer stays locked until the
-/// `Entry` is dropped. Dropping an `Entry` passes the batch to the writer.
+/// A batch that a CPU is appending to the locked buffer. Its drop passes the batch to the writer.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     writer: &'a Writer,
     lane: &'a Arc<Lane>,
     source: TxSource,
     buffer: MutexGuard<'a, Buffer>,
-    /// The start of the batch in the last chunk.
     start: usize,
     packets: u64,
     bytes: u64,
@@ -151,23 +132,15 @@ pub(super) struct Entry<'a> {
 #[derive(Debug, Default)]
 struct Buffer {
     waiting: VecDeque<Chunk>,
-    /// Empty chunks for reuse.
     spare: Vec<Chunk>,
-    /// The number of bytes in `waiting`.
     bytes: usize,
-    /// True if the writer should write now, although fewer than [`WRITE_BYTES`] bytes wait.
+    /// Write now, although fewer than [`WRITE_BYTES`] bytes wait.
     hurry: bool,
-    /// The writing thread is woken when this number of bytes waits to be written. The number that
-    /// wakes the writing thread is `None` if this thread does not sleep.
+    /// The number of waiting bytes that wakes the writing thread. `None` if it does not sleep.
     wakes_at: Option<usize>,
-    /// The number of CPUs that may still send packets.
     senders: usize,
-    /// True after the header of a pcap file was appended. The file's header is not part of a
-    /// packet.
     begun: bool,
-    /// The error that ended the writing, if any.
     failed: Option<StreamFailure>,
-    /// The current file, if the output rotates.
     rotating: Option<Rotating>,
 }
 
@@ -188,7 +161,6 @@ pub enum StreamFailure {
 }
 
 impl StreamFailure {
-    /// Returns the error for packets that are sent after the failure.
     pub(super) fn cause(&self) -> io::Error {
         match self {
             Self::ReaderGone => rustix::io::Errno::PIPE.into(),
@@ -206,7 +178,6 @@ impl fmt::Display for StreamFailure {
     }
 }
 
-/// The file or files to which an output writes.
 #[derive(Debug)]
 pub(super) enum Target {
     /// An open file, and the number of bytes that the file already contains.
@@ -214,33 +185,27 @@ pub(super) enum Target {
     Series(FileSeries),
 }
 
-/// The state that the CPUs and the writer share.
 #[derive(Debug)]
 pub(super) struct Writer {
     name: String,
     options: WriterOptions,
-    /// The file. The file is `None` before the writing thread starts and after it ends.
+    /// `None` before the writing thread starts and after it ends.
     file: Mutex<Option<Arc<File>>>,
-    /// The number of bytes written, including headers. All accesses to this field and to `waiting`,
-    /// `input_ended` and `abandoned` are relaxed, because no other memory depends on these fields.
+    /// The bytes written, including headers. `written`, `waiting`, `input_ended` and `abandoned`
+    /// are accessed with `Relaxed`, because no other memory depends on them.
     written: AtomicU64,
-    /// The number of bytes that wait to be written, without the chunk that is being written.
+    /// The bytes that wait, without the chunk that is being written.
     waiting: AtomicUsize,
-    /// True after the writing thread has finished.
     ended: AtomicBool,
-    /// True if no more packets will be sent to the output.
     input_ended: AtomicBool,
-    /// True if no program will read the pipe any more, although a process may still have the pipe's
-    /// reading end open.
+    /// No program will read the pipe any more, although a process may still have it open.
     abandoned: AtomicBool,
     buffer: Mutex<Buffer>,
     wake: Condvar,
-    /// The number of CPUs that share the buffer.
     lanes: AtomicUsize,
     start: Instant,
-    /// The start of the writer's current unsuccessful attempts to write, in milliseconds after
-    /// `start`. The value 0 means that the writer is not waiting for a write to succeed. Accesses
-    /// to this time are relaxed, because no other memory depends on the time.
+    /// The start of the current unsuccessful attempts to write, in milliseconds after `start`, or
+    /// 0. Accesses are relaxed, because no other memory depends on this time.
     stuck_since: AtomicU64,
 }
 
@@ -265,13 +230,11 @@ impl Writer {
         }
     }
 
-    /// Makes the output begin a new file at the time or size in `rotate`.
     pub(super) fn rotating(self, rotate: Rotate) -> Self {
         self.lock().rotating = Some(Rotating { rotate, head: Vec::new(), ends: None, bytes: 0 });
         self
     }
 
-    /// Starts the thread.
     pub(super) fn start(self: &Arc<Self>, target: Target) -> Result<(), DeviceError> {
         let writing = match target {
             Target::File(file, written) => {
@@ -285,7 +248,6 @@ impl Writer {
         let writer = Arc::clone(self);
         let body = move || {
             writing.run(&writer);
-            // The last owner of the file closes it.
             writer.file().take();
             writer.ended.store(true, Ordering::Release);
         };
@@ -297,43 +259,36 @@ impl Writer {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of bytes written so far, and the number of these bytes that are unread in
-    /// the pipe.
+    /// Returns the bytes written so far, and how many of these are unread in a watched pipe.
     pub(super) fn written(&self) -> (u64, usize) {
         let unread = self.file().as_deref().filter(|_| self.options.watched).map_or(0, pipe::unread);
         (self.written.load(Ordering::Relaxed), unread)
     }
 
-    /// Returns the number of bytes that waited to be written at the last batch.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the writing thread has finished and closed the file. The load of `ended`
-    /// pairs with the store that the writing thread makes at its end.
+    /// `Acquire` pairs with the store of `ended` at the end of the writing thread.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Ends the input. The remaining packets are written, and then the file is closed.
     pub(super) fn end_input(&self) {
         let mut buffer = self.lock();
         self.input_ended.store(true, Ordering::Relaxed);
         self.wake_writer(&mut buffer);
     }
 
-    /// Returns the reason why the output failed, if it failed.
     pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.lock().failed.clone()
     }
 
-    /// Returns true if the input was ended, or the run has ended and everything was written.
     pub(super) fn input_has_ended(&self) -> bool {
         self.input_ended.load(Ordering::Relaxed)
     }
 
-    /// Drops the packets that were not read yet, as if no process had the reading end of the pipe
-    /// open.
+    /// Drops unread packets, as if no process had the pipe's reading end open.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.flush();
@@ -343,17 +298,14 @@ impl Writer {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Creates a lane for a CPU.
     pub(super) fn lane(&self) -> Arc<Lane> {
         self.lock().senders += 1;
         self.lanes.fetch_add(1, Ordering::Relaxed);
         Arc::default()
     }
 
-    /// Records that a CPU sends no more packets. If this was the last CPU and nothing was appended
-    /// to the buffer, the file gets the header `head`, so that it is a capture without packets.
-    /// `leave` writes `head` itself, because a run without packets does not wait for the writing
-    /// thread.
+    /// Records that a CPU sends no more packets. After the last CPU of a run without packets,
+    /// `leave` writes `head` itself, because such a run does not wait for the writing thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -371,14 +323,13 @@ impl Writer {
         self.wake_writer(&mut buffer);
     }
 
-    /// Appends bytes that are not part of a packet.
+    /// Appends a header, which is not part of a packet.
     pub(super) fn append(&self, bytes: &[u8]) {
         let mut buffer = self.lock();
         buffer.begun = true;
         buffer.append(bytes);
     }
 
-    /// Starts to append a batch. If the output has failed, the error states the reason.
     pub(super) fn begin<'a>(&'a self, lane: &'a Arc<Lane>, source: TxSource) -> Result<Entry<'a>, DeviceError> {
         let mut buffer = self.lock();
         if self.input_ended.load(Ordering::Relaxed) {
@@ -391,7 +342,6 @@ impl Writer {
         Ok(Entry { writer: self, lane, source, buffer, start, packets: 0, bytes: 0 })
     }
 
-    /// Requests that the writing thread writes the waiting bytes now.
     pub(super) fn flush(&self) {
         let mut buffer = self.lock();
         if buffer.bytes > 0 && !buffer.hurry {
@@ -406,19 +356,17 @@ impl Writer {
         }
     }
 
-    /// Returns each CPU's share of the buffer in bytes.
     fn share(&self) -> usize {
         (self.options.buffer_bytes / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
     }
 
-    /// Returns true if the buffer accepts another batch of the CPU to which this lane (a CPU's part
-    /// of the buffer) belongs.
+    /// Returns true if the lane's CPU may append another batch.
     pub(super) fn takes(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share()
     }
 
-    /// Returns true if the buffer has free space for two batches. Also returns true if the output
-    /// is stuck, because inputs should not wait for a stuck output.
+    /// Returns true if the lane has space for two batches, or if the output is stuck, because
+    /// inputs should not wait for a stuck output.
     pub(super) fn has_room(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share() / 2 || self.is_stuck()
     }
@@ -430,7 +378,7 @@ impl Writer {
             && self.millis().saturating_sub(since) >= OUTPUT_STUCK_AFTER.as_millis() as u64
     }
 
-    /// Returns the milliseconds since the writer was created, but never 0.
+    /// Milliseconds since the writer was created, but never 0.
     fn millis(&self) -> u64 {
         self.start.elapsed().as_millis() as u64 + 1
     }
@@ -439,8 +387,6 @@ impl Writer {
         DeviceError::new(self.name.clone(), "write to", cause)
     }
 
-    /// Returns the error for a packet with a second link type, if the file's format allows only
-    /// one.
     pub(super) fn several_links(&self) -> DeviceError {
         let cause = io::Error::other("a pcap file has one link type, and these packets have several");
         self.error(cause).advise("let the name end in .pcapng")
@@ -450,17 +396,14 @@ impl Writer {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // ---- functions that the writer's thread calls
-
-    /// Waits for the next chunk to write, and returns it. Returns `None` if all bytes are written
-    /// and no CPU sends packets any more.
+    /// Waits for the next chunk. Returns `None` if all bytes are written and no CPU sends any more.
     fn next(&self, used: Option<Chunk>) -> Option<Chunk> {
         let mut buffer = self.lock();
         buffer.spare.extend(used);
         let mut lingered = false;
         loop {
             // `Relaxed` is sufficient: other threads set `input_ended` only while they hold the
-            // lock of the buffer, and this thread sets `input_ended` itself when it ends.
+            // buffer's lock, and this thread sets `input_ended` itself when it ends.
             let over = buffer.senders == 0 || self.input_ended.load(Ordering::Relaxed);
             if buffer.bytes >= WRITE_BYTES || ((buffer.hurry || lingered || over) && buffer.bytes > 0) {
                 buffer.wakes_at = None;
@@ -485,8 +428,7 @@ impl Writer {
         }
     }
 
-    /// Ends the writing early. The packets that wait to be written count as lost, and no further
-    /// packets are accepted. `chunk` is the chunk that was being written.
+    /// Counts the waiting packets as lost, and rejects further packets. `chunk` was being written.
     fn fail(&self, chunk: Option<&Chunk>, cause: io::Error) {
         let error = self.error(cause);
         tracing::error!(device = %self.name, "{error}");
@@ -511,16 +453,14 @@ impl Writer {
 }
 
 impl Lane {
-    /// Sets the counters for the outcomes of this CPU's packets: sent, lost and so on.
     pub(super) fn set_account(&self, account: TxAccount) {
-        // The account is set only once.
         let _ = self.account.set(account);
     }
 }
 
 impl Rotating {
-    /// Counts a packet with the time `nanos`, which has `len` bytes in the file. If a new file
-    /// begins with the packet, returns the time for the name of that file.
+    /// Counts a packet with the time `nanos` and `len` bytes in the file. Returns the time for the
+    /// name of a new file if the packet begins one.
     fn place(&mut self, nanos: u64, len: usize) -> Option<u64> {
         let len = len as u64;
         let (is_new, start, ends) = match self.rotate {
@@ -543,7 +483,6 @@ impl Rotating {
 }
 
 impl Buffer {
-    /// Appends bytes that are not part of a packet.
     fn append(&mut self, bytes: &[u8]) {
         if let Some(rotating) = &mut self.rotating {
             rotating.head.extend_from_slice(bytes);
@@ -564,8 +503,6 @@ impl Buffer {
         if !fits {
             self.push_chunk();
         }
-        // The last chunk exists: either it has free space, or the code above has pushed a new
-        // chunk.
         self.last_chunk()
     }
 
@@ -575,7 +512,6 @@ impl Buffer {
         self.waiting.push_back(spare.unwrap_or_else(new));
     }
 
-    /// Begins a new file in a new chunk. Returns the length of the file's headers.
     fn begin_file(&mut self, time: u64) -> usize {
         self.push_chunk();
         let Some(Rotating { head, .. }) = &self.rotating else { return 0 };
@@ -595,14 +531,12 @@ impl Buffer {
 }
 
 impl Entry<'_> {
-    /// Returns the bytes to which the encoded packet is appended.
     #[inline]
     pub(super) fn blocks(&mut self) -> &mut Vec<u8> {
         &mut self.buffer.last_chunk().bytes
     }
 
-    /// Begins a new file if the next packet does not belong to the current file. The packet has the
-    /// time `nanos`, and the length `len` in a file.
+    /// Begins a new file if a packet with this time and length does not belong to the current file.
     #[inline]
     pub(super) fn place(&mut self, nanos: u64, len: impl FnOnce() -> usize) {
         let Some(rotating) = &mut self.buffer.rotating else { return };
@@ -612,7 +546,6 @@ impl Entry<'_> {
         }
     }
 
-    /// Passes the packets that were appended so far to the writer.
     fn pass(&mut self) {
         let Self { lane, source, start, ref mut packets, ref mut bytes, ref mut buffer, .. } = *self;
         let chunk = buffer.last_chunk();
@@ -626,7 +559,6 @@ impl Entry<'_> {
         buffer.bytes += len;
     }
 
-    /// Counts an appended packet with `bytes` captured bytes.
     #[inline]
     pub(super) fn count(&mut self, bytes: u64) {
         self.packets += 1;
@@ -646,27 +578,24 @@ impl Drop for Entry<'_> {
 }
 
 impl Chunk {
-    /// Subtracts the bytes of this chunk from the number of bytes that each CPU has in the buffer.
     fn let_go(&self) {
         for sent in &self.sent {
             sent.lane.held.fetch_sub(sent.len, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if the run has given up waiting for the output.
     fn is_over(&self) -> bool {
         self.sent.first().and_then(|sent| sent.lane.account.get()).is_some_and(TxAccount::is_over)
     }
 
-    /// Returns the end of the last packet or header that is complete within the first `at` bytes.
+    /// The end of the last packet or header that is complete within the first `at` bytes.
     fn whole(&self, at: usize, format: StreamFormat) -> usize {
         let head = self.heads.iter().copied().filter(|end| *end <= at).max().unwrap_or(0);
         let of_batch = |sent: &Sent| sent.start() + format.whole(&self.bytes[sent.start()..at.min(sent.end)]).len;
         self.sent.iter().rfind(|sent| sent.start() <= at).map_or(0, of_batch).max(head)
     }
 
-    /// Empties the chunk and returns it for reuse. The function returns `None` if a long batch has
-    /// made the chunk unusually large.
+    /// Empties the chunk for reuse. Returns `None` if a long batch has made it too large.
     fn emptied(mut self) -> Option<Self> {
         self.begins = None;
         self.bytes.clear();
@@ -677,7 +606,6 @@ impl Chunk {
 }
 
 impl Sent {
-    /// Returns the position at which the first packet of the chunk starts.
     fn start(&self) -> usize {
         self.end - self.len
     }
@@ -706,7 +634,6 @@ mod tests {
             WriterOptions { format: StreamFormat::PcapNanos, buffer_bytes: 1 << 16, patient: false, watched: false };
         let writer = Writer::new("test".to_owned(), options);
         *writer.file() = Some(Arc::new(File::create(&path).unwrap()));
-        // The writing thread was not started, so no chunk is written.
         let [first, last] = [writer.lane(), writer.lane()];
         writer.leave(&first, b"head");
         assert_eq!(std::fs::read(&path).unwrap(), b"");

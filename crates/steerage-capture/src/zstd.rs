@@ -1,6 +1,5 @@
-//! Zstandard (RFC 8878). The memory of the decoder is bounded, whatever sizes a file states. The
-//! decoder's memory grows with the number of unpacked bytes, up to the size of the window (the
-//! earlier output to which data may refer).
+//! Zstandard (RFC 8878). Whatever sizes a file states, the decoder's memory grows only with the
+//! number of unpacked bytes, up to the window (the earlier output to which data may refer).
 
 use std::error::Error;
 use std::fmt::Display;
@@ -13,53 +12,45 @@ const MAGIC: u32 = 0xfd2f_b528;
 /// The first of the 16 magic numbers of skippable frames.
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
-/// The largest supported window of a zstd frame, in bytes. A zstd frame may refer back to earlier
-/// unpacked bytes up to this distance. `zstd -d` has the same limit. The compressor uses 8 MiB at
-/// level 19, and up to 128 MiB with `--ultra` or `--long`.
+/// The largest supported window in bytes, which is also the limit of `zstd -d`. The compressor uses
+/// 8 MiB at level 19, and up to 128 MiB with `--ultra` or `--long`.
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// The number of bytes at the start of a zstd frame: the magic number, the descriptor, and the
-/// window byte if there is one. No frame is shorter.
+/// Magic number, descriptor, and the window byte if there is one. No frame is shorter.
 const FRAME_START_BYTES: usize = 6;
-/// The bit of a zstd frame's descriptor that is set if the frame has no window byte. A zstd frame
-/// without a window byte has its whole content as its window.
+/// This bit of the descriptor means no window byte: the whole content is the window.
 const SINGLE_SEGMENT: u8 = 0x20;
 
 /// An empty block that ends a zstd frame, followed by zeros in place of a checksum.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
-/// Returns true if a file that begins with these bytes is compressed with zstd.
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     let magic = u32::from_le_bytes(bytes);
     magic == MAGIC || magic & !0xf == SKIPPABLE_MAGIC
 }
 
-/// Returns true if these bytes are the beginning of a magic number.
 pub(super) fn may_begin_with(start: &[u8]) -> bool {
     let is_skippable = start.first().is_none_or(|first| u32::from(first & 0xf0) == SKIPPABLE_MAGIC & 0xff)
         && SKIPPABLE_MAGIC.to_le_bytes()[1..].starts_with(start.get(1..).unwrap_or_default());
     is_skippable || MAGIC.to_le_bytes().starts_with(start)
 }
 
-/// Unpacks one frame of `from`. If damaged data follows valid blocks, the bytes of the valid blocks
-/// are written before the error is returned.
+/// Unpacks one frame. The bytes of valid blocks are written before the error for damaged data.
 pub(super) fn unpack(from: &mut impl BufRead, to: &mut impl Write) -> io::Result<()> {
-    // A reused decoder immediately allocates the whole window, and supports windows of at most 100
-    // MiB. A new decoder allocates only as much as it unpacks.
+    // A reused decoder allocates the whole window at once, and supports at most 100 MiB. A new
+    // decoder allocates only as much as it unpacks.
     let mut frame = FrameDecoder::new();
     if !begin(&mut frame, from)? {
         return Ok(());
     }
     if let Err(error) = unpack_blocks(&mut frame, from, to) {
-        // The decoder returns the bytes of the window (the latest output) only after the last
-        // block.
+        // The decoder returns the bytes of the window only after the last block.
         let _ = frame.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::UptoBlocks(1));
         return write_unpacked(&mut frame, to).and(Err(error));
     }
     Ok(())
 }
 
-/// Reads a frame header. For a skippable frame, skips the frame and returns false.
 fn begin(frame: &mut FrameDecoder, from: &mut impl BufRead) -> io::Result<bool> {
     let mut start = [0; FRAME_START_BYTES];
     from.read_exact(&mut start)?;
@@ -101,8 +92,7 @@ fn unpack_blocks(frame: &mut FrameDecoder, from: &mut impl BufRead, to: &mut imp
     }
 }
 
-/// Writes the unpacked bytes. The window (the latest output) of an unfinished zstd frame is not
-/// written yet.
+/// The window of an unfinished frame is not written yet.
 fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<()> {
     while frame.can_collect() > 0 {
         match frame.collect_to_writer(&mut *to) {
@@ -114,7 +104,7 @@ fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<(
     Ok(())
 }
 
-/// Returns the size of the window that the window byte states (RFC 8878, 3.1.1.1.2).
+/// RFC 8878, 3.1.1.1.2.
 fn window_bytes(window: u8) -> u64 {
     let base = 1 << (10 + (window >> 3));
     base + base / 8 * u64::from(window & 7)
@@ -132,7 +122,6 @@ fn unpacking(error: Failed) -> io::Error {
     damaged(error)
 }
 
-/// Returns the error for valid data that this module cannot unpack.
 fn unsupported(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("zstd: {text}"))
 }

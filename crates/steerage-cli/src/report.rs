@@ -28,31 +28,26 @@ pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
 
 #[derive(Debug)]
-pub(crate) enum Flows {
-    SoFar { counts: FlowCounts, largest: Vec<FlowRecord>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
-    Ended { metered: Metered, table: Vec<String>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
+pub(crate) struct Flows {
+    pub(crate) stage: FlowStage,
+    pub(crate) outputs: Vec<FlowOutputReport>,
+    /// N if `meter` records one of N flows.
+    pub(crate) sample: Option<u32>,
+}
+
+#[derive(Debug)]
+pub(crate) enum FlowStage {
+    SoFar { counts: FlowCounts, largest: Vec<FlowRecord> },
+    Ended { metered: Metered, table: Vec<String> },
 }
 
 impl Flows {
     /// Returns the largest flows, or `None` while the flows are not collected, as during a run
     /// whose source can wait.
     fn largest(&self) -> Option<&[FlowRecord]> {
-        match self {
-            Self::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
-            Self::Ended { metered, .. } => Some(metered.top.as_slice()),
-        }
-    }
-
-    /// Returns N if `meter` records one of N flows.
-    fn sample(&self) -> Option<u32> {
-        match self {
-            Self::SoFar { sample, .. } | Self::Ended { sample, .. } => *sample,
-        }
-    }
-
-    fn outputs(&self) -> &[FlowOutputReport] {
-        match self {
-            Self::SoFar { outputs, .. } | Self::Ended { outputs, .. } => outputs,
+        match &self.stage {
+            FlowStage::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
+            FlowStage::Ended { metered, .. } => Some(metered.top.as_slice()),
         }
     }
 }

@@ -19,9 +19,9 @@ use crate::report::{EndedBy, Interval, Printer, Recorded, Report};
 use crate::signals::SignalRequest;
 use crate::terminal::{Keys, can_redraw, print_to_stderr, warn};
 use crate::view::{LiveTable, RunEnds};
-use sources::ReportSources;
 
 pub(crate) use options::{RunOptions, StopHook, Stopper};
+pub(crate) use sources::ReportSources;
 
 /// The maximum duration of a wait. Every event ends the wait, so the duration could have any value.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
@@ -43,7 +43,7 @@ enum RunEvent<R> {
 pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) -> Result<FinishedRun<H::Report>, Error> {
     let (events_in, events) = mpsc::channel();
     // Signals are handled before the instance starts, so that every signal ends the run properly.
-    let (asked, outputs, on_stop) = (events_in.clone(), options.flow_outputs.clone(), options.on_stop.clone());
+    let (asked, outputs, on_stop) = (events_in.clone(), options.sources.flow_outputs.clone(), options.on_stop.clone());
     options.signals.listen(move |what| {
         // After the run, the program may still wait for a reader of the flows.
         if what == SignalRequest::Stop {
@@ -67,12 +67,12 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
         deadline: options.seconds.and_then(|seconds| start.checked_add(seconds)),
         stopped_by: None,
         intervals: options.interval.map(|every| Intervals::new(every, start)),
-        live_table: LiveTable::new(options.live_table && can_redraw(), ends, options.meters.is_some()),
+        live_table: LiveTable::new(options.live_table && can_redraw(), ends, options.sources.meters.is_some()),
     };
     let _shown =
         options.control.serve(running.handle(), reports(options, running.handle(), started, start), &options.tap)?;
     let page = options.web.serve(reports(options, running.handle(), started, start))?;
-    let _metrics = options.metrics.serve(Some(running.handle()), ReportSources::of(options).metrics())?;
+    let _metrics = options.metrics.serve(Some(running.handle()), options.sources.clone().metrics())?;
     tracing::info!("running; signals are listened to");
     options.service.ready();
     options.note.iter().for_each(print_to_stderr);
@@ -84,7 +84,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     loop {
         match events.recv_timeout(run.time_to_wait()) {
             Ok(RunEvent::Ended(outcome)) => {
-                let notes = options.capture.iter().flat_map(|capture| capture.notes());
+                let notes = options.sources.capture.iter().flat_map(|capture| capture.notes());
                 notes.for_each(|note| warn(&note));
                 let finished = run.ended(*outcome);
                 finished.report.show_on(page);
@@ -109,7 +109,7 @@ fn reports(
     started: SystemTime,
     start: Instant,
 ) -> impl Fn(Audience) -> String + Send + Sync + 'static {
-    let sources = ReportSources::of(options);
+    let sources = options.sources.clone();
     move |audience| sources.report(started, start, handle.snapshot(), None).json(audience)
 }
 
@@ -172,8 +172,8 @@ impl Run<'_> {
 
     fn interval(&mut self, snapshot: &Snapshot) -> Option<Interval> {
         let interval = self.intervals.as_mut()?.next(Instant::now(), self.started, self.start, snapshot);
-        let recorded = self.options.capture.as_deref().map(Recorded::of);
-        let flows = self.options.meters.as_ref().map(Metering::so_far);
+        let recorded = self.options.sources.capture.as_deref().map(Recorded::of);
+        let flows = self.options.sources.meters.as_ref().map(Metering::so_far);
         Some(interval.with_capture(recorded.as_ref()).with_flows_so_far(flows))
     }
 
@@ -184,7 +184,7 @@ impl Run<'_> {
         if self.options.on_stop.as_ref().is_none_or(|hook| hook.call(by)) {
             self.handle.stop();
         }
-        self.options.flow_outputs.iter().for_each(FlowOutput::hurry);
+        self.options.sources.flow_outputs.iter().for_each(FlowOutput::hurry);
     }
 
     fn report_now(&mut self) -> Result<(), Error> {
@@ -215,7 +215,7 @@ impl Run<'_> {
     }
 
     fn report(&self, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {
-        ReportSources::of(self.options).report(self.started, self.start, snapshot, ended_by)
+        self.options.sources.report(self.started, self.start, snapshot, ended_by)
     }
 }
 

@@ -99,7 +99,7 @@ impl Completions<'_> {
         self.pages.pool.take()
     }
 
-    /// Allocates a page for a frame that begins at [`Fit::offset`]. Returns `None` if no page is
+    /// Allocates a page for a frame that begins at [`HEADROOM`]. Returns `None` if no page is
     /// free, or if the pages are too short for `fit` (see
     /// [capabilities](crate::device::Capabilities)).
     #[inline]
@@ -213,7 +213,7 @@ impl Completions<'_> {
         self.pages.pool.recycle(page);
     }
 
-    /// Returns the bytes of a page. A frame begins at offset [`HEADROOM`], or at [`Fit::offset`].
+    /// Returns the bytes of a page. A frame begins at offset [`HEADROOM`].
     #[inline(always)]
     pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.pages.pool.region().page_mut(page)

@@ -137,7 +137,7 @@ impl Shared {
             in_handler: self.gates.iter().map(in_handler).collect(),
             moves: state.moves.counts(),
             groups: self.group_snapshots(&state),
-            backing: self.supply.region().backing().into(),
+            backing: self.supply.region().backing(),
             page_bytes: self.supply.region().page_bytes() as u64,
             pages: self.supply.pages() as u64,
             pages_free: self.pools[0].free() as u64,

@@ -30,7 +30,7 @@ use crate::tx::OwnedTx;
 use steerage_moves::Event;
 
 /// The outcome of one round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stepped {
     /// The round received or handled packets: call `step` again.
     Worked,
@@ -43,7 +43,7 @@ pub enum Stepped {
 /// The phases of a round, in order. The number in a variant is the index of one of the CPU's queues
 /// or backlogs. [`Softnet::advance`] runs one phase, and the example of [`Softnet`] runs whole
 /// rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Carry out requested changes: moves of buckets, new limits, the end of the run.
     Control,
@@ -206,7 +206,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     #[inline]
     pub fn step(&mut self) -> Stepped {
         loop {
-            if let Some(stepped) = self.next_phase() {
+            if let Some(stepped) = self.advance() {
                 return stepped;
             }
         }
@@ -230,14 +230,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
 
     /// Runs only the next phase. Returns `Some` after the last phase of a round. A simulator uses
     /// `advance` to run the phases of many CPUs in any order.
-    #[inline]
-    pub fn advance(&mut self) -> Option<Stepped> {
-        self.next_phase()
-    }
-
     // Always inlined into `step`, because a round has at least seven phases.
     #[inline(always)]
-    fn next_phase(&mut self) -> Option<Stepped> {
+    pub fn advance(&mut self) -> Option<Stepped> {
         let _in_round = round::enter();
         self.phase = match self.phase {
             Phase::Control => {

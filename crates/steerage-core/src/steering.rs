@@ -6,16 +6,13 @@
 //! change by loading one version number. The data path takes no lock in a move: it parks packets,
 //! waits for the fence (a ring position), and releases the packets.
 //!
-//! | module | what it holds |
-//! |---|---|
-//! | `deadline` | phases that take too long, CPUs that make no progress |
-//! | `limits` | limits that change |
+//! The module `deadline` has the phases that take too long, and the CPUs that make no progress.
 
 mod deadline;
-mod limits;
 
 use std::fmt;
 use std::io;
+use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
@@ -27,7 +24,6 @@ use crate::ids::{BucketId, CpuIndex};
 use crate::limits::{FLOWS_SEEN_MAX, Limits, OFFER_WAIT, QueueLimits};
 use crate::placement::{BetweenRounds, GroupFindings, PolicyInfo};
 use crate::queue::OwnedQueue;
-use limits::LimitsInForce;
 use steerage_ledger::{QueueInfo, RingLedger};
 use steerage_mem::control_lock::ControlLock;
 use steerage_mem::signal::Signal;
@@ -50,6 +46,24 @@ pub(crate) struct State {
     wanted: Vec<(usize, CpuIndex)>,
     /// Queues that their owners have released, and that are not polled until a CPU takes them.
     offers: Vec<Offer>,
+}
+
+/// New limits reach the CPUs like moves, under the control lock and with a version number that each
+/// CPU checks once per round, so that the data path needs no additional atomic variable.
+#[derive(Debug)]
+pub(crate) struct LimitsInForce {
+    pub(crate) all: Limits,
+    pub(crate) of_queues: Vec<QueueLimits>,
+    pub(crate) flow_limited: Vec<CpuIndex>,
+    /// The CPUs that do not apply these limits yet.
+    behind: Vec<CpuIndex>,
+}
+
+impl LimitsInForce {
+    pub(crate) fn read_by(&mut self, cpu: CpuIndex) -> Limits {
+        self.behind.retain(|cpu_behind| *cpu_behind != cpu);
+        self.all
+    }
 }
 
 pub(crate) struct Offer {
@@ -81,7 +95,7 @@ impl Steering {
     pub(crate) fn new(
         setup: Setup,
         plan: impl FnMut(&[CpuIndex], usize) -> steerage_moves::Plan,
-        (limits, queue_limits): (Limits, Vec<QueueLimits>),
+        (all, of_queues): (Limits, Vec<QueueLimits>),
         policy: PolicyInfo,
     ) -> io::Result<Self> {
         let (cpus, queues) = (setup.cpus, setup.queues.len());
@@ -91,7 +105,7 @@ impl Steering {
             wanted: Vec::with_capacity(queues),
             offers: Vec::with_capacity(queues),
             deadline: deadline::Deadline::new(cpus),
-            limits: LimitsInForce::new(limits, queue_limits),
+            limits: LimitsInForce { all, of_queues, flow_limited: Vec::new(), behind: Vec::new() },
             policy,
             findings: Vec::new(),
             others: vec![0.0; cpus],
@@ -124,7 +138,7 @@ impl Steering {
         wake.append(&mut state.actions.wake);
         self.settled.set(state.is_settled());
         self.slice.publish(&state.moves);
-        if std::mem::take(&mut state.actions.changed) {
+        if mem::take(&mut state.actions.changed) {
             self.version.fetch_add(1, Ordering::Release);
         }
     }
@@ -198,8 +212,9 @@ impl State {
             let both = [*to, self.moves.owner_of(*queue)];
             self.moves.is_open(*queue) && !both.iter().any(|cpu| self.moves.is_dead(*cpu))
         };
+        let limits_in_force = self.limits.behind.iter().all(|cpu| self.moves.is_dead(*cpu));
         let owners_in_force = self.offers.is_empty() && !self.wanted.iter().any(waits);
-        self.moves.is_settled() && self.limits_in_force() && owners_in_force
+        self.moves.is_settled() && limits_in_force && owners_in_force
     }
 
     pub(crate) fn want_owner(&mut self, queue: usize, cpu: CpuIndex) {
@@ -238,33 +253,32 @@ impl State {
     }
 
     pub(crate) fn set_limits(&mut self, limits: Limits) {
-        if self.limits.set(limits) {
+        if mem::replace(&mut self.limits.all, limits) != limits {
             self.limits_changed(0..self.hooks.len() as CpuIndex);
         }
     }
 
     pub(crate) fn set_queue_limits(&mut self, queue: usize, limits: QueueLimits) {
-        if self.limits.set_of_queue(queue, limits) {
+        if mem::replace(&mut self.limits.of_queues[queue], limits) != limits {
             let owner = self.moves.owner_of(queue);
             self.limits_changed(owner..owner + 1);
         }
     }
 
     pub(crate) fn set_flow_limited(&mut self, cpus: Vec<CpuIndex>) {
-        if self.limits.set_flow_limited(cpus) {
+        if self.limits.flow_limited != cpus {
+            self.limits.flow_limited = cpus;
             self.limits_changed(0..self.hooks.len() as CpuIndex);
         }
     }
 
     fn limits_changed(&mut self, cpus: std::ops::Range<CpuIndex>) {
         for cpu in cpus {
-            self.limits.changed_for(cpu);
+            if !self.limits.behind.contains(&cpu) {
+                self.limits.behind.push(cpu);
+            }
             self.actions.wake(cpu);
         }
-    }
-
-    pub(crate) fn limits_in_force(&self) -> bool {
-        self.limits.cpus_behind().iter().all(|cpu| self.moves.is_dead(*cpu))
     }
 
     pub(crate) fn set_policy(&mut self, policy: PolicyInfo) {

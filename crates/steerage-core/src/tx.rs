@@ -123,13 +123,6 @@ pub struct Sent {
     pub deferred: u64,
 }
 
-impl Sent {
-    /// Returns the result for a call in which all packets were given to the device.
-    pub const fn all(packets: u64, bytes: u64) -> Self {
-        Self { packets, bytes, too_long: 0, link_type: 0, cut: 0, refused: 0, deferred: 0 }
-    }
-}
-
 /// Creates the queue of an output for one CPU.
 pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> + Send>;
 

@@ -32,14 +32,13 @@ mod spec;
 mod sys;
 mod take;
 mod tx_sockets;
+mod waits;
 
 use std::io;
 use std::ops::RangeInclusive;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use steerage::{DeviceError, Input, device::RxQueue};
 use steerage_netlink::Link;
 
@@ -53,6 +52,7 @@ use interface::ETHERNET;
 use queue::Queue;
 use sys::Socket;
 
+pub use device::{busily_polled, components, follows_bonds, report_vain_busy_polling, stay_in_dispatchers};
 pub use dispatcher::Component;
 pub use send::AfXdpOutput;
 pub use spec::Named;
@@ -95,57 +95,6 @@ const HEADROOM_BYTES: usize = 256;
 const CHUNK_BYTES_MAX: usize = 4096;
 
 const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON and CAP_IPC_LOCK: run it with sudo";
-
-/// Returns the XDP programs of this process that run in dispatchers of libxdp, on interfaces in the
-/// network namespace of this thread.
-pub fn components() -> Vec<Component> {
-    Device::components()
-}
-
-/// Returns true if this process takes packets from the ports of a bond, in the network namespace of
-/// this thread. If so, `Builder::build` starts a thread that binds sockets to the queues of new
-/// ports.
-pub fn follows_bonds() -> bool {
-    Device::follows_bonds()
-}
-
-/// Returns the indexes of the interfaces that this process polls busily (`busy_poll`), in the
-/// network namespace of this thread. The interrupts of these interfaces should be deferred
-/// (`napi_defer_hard_irqs` and `gro_flush_timeout`), for example by the crate `steerage-tune`.
-pub fn busily_polled() -> Vec<u32> {
-    Device::busily_polled()
-}
-
-/// For each interface of [`busily_polled`] whose driver cannot be polled busily, lets this process
-/// write a line with the interface index to the pipe `to`. The interrupts of such an interface
-/// should not be deferred any more, because then only the kernel's timer would run the driver. The
-/// first packet shows whether the driver reports which of its NAPI instances delivered the packet,
-/// as busy polling requires.
-///
-/// No line is written after the last clone of `to` is dropped. The pipe should have room for one
-/// line per interface, because a write that waits for the reader would block a packet thread.
-pub fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
-    Device::report_vain_busy_polling(to);
-}
-
-/// Lets this process's XDP programs ([`components`]) stay in their dispatchers when this process
-/// ends. A process that drops its privileges needs this. Another process then removes the programs
-/// with [`dispatcher::remove`]. A program whose process has ended leaves all packets to the next
-/// program.
-///
-/// After this call, this process does not notice if other software removes one of its components.
-/// The process that removes the programs also waits for other removals
-/// ([`dispatcher::wait_for_removal`]), and writes a line with the [`Component`] to the pipe
-/// `reports`. After that line, the queues of the component's interface end with an error.
-///
-/// # Errors
-/// Returns an error if the pipe cannot be made non-blocking.
-pub fn stay_in_dispatchers(reports: OwnedFd) -> io::Result<()> {
-    let flags = OFlag::from_bits_truncate(fcntl(&reports, FcntlArg::F_GETFL)?);
-    fcntl(&reports, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-    Device::stay_in_dispatchers(reports);
-    Ok(())
-}
 
 /// The point in the kernel at which the XDP program gets frames, and whether frames are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -110,7 +110,7 @@ fn open_each(
         if let Some(options) = Named::read_any(spec) {
             let names = af_packet::all_interfaces().map_err(OpenError::Device)?;
             for name in &names {
-                let named = Named::one_of_any(name, options);
+                let named = Named { interface: name, options };
                 let options = named.apply(live(name)?).map_err(OpenError::Spec)?;
                 let buffer = af_packet::divided_buffer(options.buffer, names.len());
                 plans.push(Plan::Listen(options.buffer(buffer)));

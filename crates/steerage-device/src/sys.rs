@@ -2,7 +2,8 @@
 
 use std::ffi::{c_int, c_ulong};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
 
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
@@ -86,6 +87,38 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
     checked(fd)?;
     // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(crate) fn bind<T: ?Sized>(socket: impl AsFd, address: &T) -> io::Result<()> {
+    let (at, len) = (std::ptr::from_ref(address).cast(), size_of_val(address) as libc::socklen_t);
+    // SAFETY: the kernel reads `len` bytes, which are those of `address`.
+    checked(unsafe { libc::bind(socket.as_fd().as_raw_fd(), at, len) })
+}
+
+pub(crate) fn set<T: Copy>(socket: impl AsFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+    let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the kernel reads `len` bytes, which are those of `value`.
+    checked(unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, option, at, len) })
+}
+
+pub(crate) fn get<T: Copy + Default>(socket: impl AsFd, level: c_int, option: c_int) -> io::Result<T> {
+    let mut value = T::default();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let at = std::ptr::from_mut(&mut value).cast();
+    // SAFETY: the kernel writes at most `len` bytes, which are those of `value`. `T` is always a type
+    // of plain numbers, for which any bytes are valid.
+    checked(unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), level, option, at, &raw mut len) })?;
+    Ok(value)
+}
+
+/// Maps `bytes` bytes at an address of the kernel's choice. `offset` is an offset in `fd`.
+pub(crate) fn map(bytes: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags & !libc::MAP_FIXED, fd, offset) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave the null address"))
 }
 
 /// Sends an ethtool(8) command about an interface in this thread's network namespace. `words` is

@@ -31,7 +31,7 @@ use crate::namespace::Namespace;
 use crate::offloads::whole::Whole;
 use crate::options::setters;
 use crate::send_room::SendRoom;
-use crate::sys::socket;
+use crate::sys::{bind, set, socket};
 
 pub use spec::is_spec;
 
@@ -195,7 +195,7 @@ impl UdpOptions {
             let fd = self.socket(count > 1).map_err(|e| self.error("open a socket", e))?;
             let (name, name_bytes) = headers::name_of(local);
             let advice = "choose another port, or an address that `ip addr` lists";
-            sys::bind(&fd, &name, name_bytes).map_err(|e| self.error("bind a socket", e).advise(advice))?;
+            bind(&fd, &name.0[..name_bytes]).map_err(|e| self.error("bind a socket", e).advise(advice))?;
             let bound = sys::bound(&fd).map_err(|e| self.error("ask for the socket's address", e))?;
             local = headers::address_of(&bound).unwrap_or(local);
             rooms.push(SendRoom::of(&fd).map_err(|e| self.error("ask for the socket's buffer", e))?);
@@ -226,7 +226,7 @@ impl UdpOptions {
         for (option, value) in
             [(libc::IP_PKTINFO, 1), (libc::IP_RECVTOS, 1), (libc::IP_RECVERR, 1), (libc::IP_MTU_DISCOVER, discover)]
         {
-            sys::set(&fd, v4, option, value)?;
+            set(&fd, v4, option, &value)?;
         }
         let of_v6 = [
             (libc::IPV6_RECVPKTINFO, 1),
@@ -235,20 +235,20 @@ impl UdpOptions {
             (libc::IPV6_MTU_DISCOVER, discover),
         ];
         for (option, value) in of_v6.into_iter().filter(|_| is_v6) {
-            sys::set(&fd, v6, option, value)?;
+            set(&fd, v6, option, &value)?;
         }
         if shares {
-            sys::set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+            set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
         }
-        let merged = if self.offloads { sys::set(&fd, libc::SOL_UDP, headers::UDP_GRO, 1) } else { Ok(()) };
+        let merged = if self.offloads { set(&fd, libc::SOL_UDP, headers::UDP_GRO, &1) } else { Ok(()) };
         if let Err(error) = merged {
             tracing::info!("the kernel does not merge datagrams for sockets (Linux 5.0 does): {error}");
         }
         let bytes = self.receive_buffer as i32;
         for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
             // Without CAP_NET_ADMIN: `net.core.rmem_max` and `net.core.wmem_max` are the limits.
-            if sys::set(&fd, libc::SOL_SOCKET, forced, bytes).is_err() {
-                sys::set(&fd, libc::SOL_SOCKET, plain, bytes)?;
+            if set(&fd, libc::SOL_SOCKET, forced, &bytes).is_err() {
+                set(&fd, libc::SOL_SOCKET, plain, &bytes)?;
             }
         }
         Ok(fd)

@@ -135,14 +135,15 @@ impl Cpus {
 
 #[cfg(test)]
 mod tests {
+    use steerage_fixtures::scratch::Scratch;
+
     use super::*;
-    use crate::host::fake::FakeHost;
 
     const CPUS: &str = "sys/devices/system/cpu";
 
-    fn cpus_of(fake: &FakeHost, allowed: &str) -> Cpus {
+    fn cpus_of(fake: &Scratch, allowed: &str) -> Cpus {
         let allowed = CpuMask::parse_list(allowed, 1024).unwrap();
-        Cpus::of(&Topology::below(fake.host().path(""), Some(allowed)))
+        Cpus::of(&Topology::below(&**fake, Some(allowed)))
     }
 
     fn found(cpus: &Cpus) -> String {
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn one_cpu_and_nothing_to_read() {
-        let cpus = cpus_of(&FakeHost::new("bare", &[]), "0");
+        let cpus = cpus_of(&Scratch::with_files(&[]), "0");
         assert_eq!(
             found(&cpus),
             "Missing CPUs: CPUs 0: packets cannot be spread\n\
@@ -162,7 +163,7 @@ mod tests {
              Info caches: the kernel does not say which CPUs share one\n"
         );
         assert_eq!(cpus.quota, None);
-        let none = Cpus::of(&Topology::below(FakeHost::new("nothing", &[]).host().path(""), None));
+        let none = Cpus::of(&Topology::below(&*Scratch::new(), None));
         assert!(found(&none).starts_with("Missing CPUs: it cannot be read"), "{}", found(&none));
     }
 
@@ -186,7 +187,7 @@ mod tests {
             files.push((format!("{CPUS}/cpu{cpu}/cache/index3/shared_cpu_list"), near.into()));
         }
         let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
-        let cpus = cpus_of(&FakeHost::new("numa", &files), "0-5");
+        let cpus = cpus_of(&Scratch::with_files(&files), "0-5");
         assert_eq!(
             found(&cpus),
             "Ok CPUs: CPUs 0-5 of 0-7\n\
@@ -198,15 +199,12 @@ mod tests {
 
     #[test]
     fn the_limits_of_the_default_are_reported() {
-        let fake = FakeHost::new(
-            "bounds",
-            &[
-                (&format!("{CPUS}/online"), "0-7"),
-                (&format!("{CPUS}/isolated"), "0-1,9"),
-                ("proc/self/cgroup", "0::/a"),
-                ("sys/fs/cgroup/a/cpu.max", "150000 100000"),
-            ],
-        );
+        let fake = Scratch::with_files(&[
+            (&format!("{CPUS}/online"), "0-7"),
+            (&format!("{CPUS}/isolated"), "0-1,9"),
+            ("proc/self/cgroup", "0::/a"),
+            ("sys/fs/cgroup/a/cpu.max", "150000 100000"),
+        ]);
         let cpus = cpus_of(&fake, "0-7");
         assert!(
             found(&cpus).contains(

@@ -4,11 +4,10 @@ use serde::Serialize;
 use steerage_netlink::ethtool::{Channels, Features};
 use steerage_netlink::netdev::XdpSupport;
 use steerage_text::shell_word;
+use steerage_tune::Root;
 use steerage_tune::purpose::{ARPHRD_LOOPBACK, Need, Nic, Purpose};
 
 use crate::Finding;
-use crate::host::Host;
-use crate::masks::KernelMasks;
 
 /// `IFF_UP` in net/if.h.
 const UP: u32 = 1;
@@ -25,8 +24,6 @@ pub(crate) struct Interface {
     /// The speed in Mbit/s, if the link reports it.
     speed: Option<i64>,
     rx_queues: Vec<RxQueue>,
-    #[serde(skip)]
-    masks: KernelMasks,
     /// The offloads that are on, by ethtool's names, or `None` if the kernel does not report them.
     features: Option<Vec<String>>,
     #[serde(skip)]
@@ -69,25 +66,27 @@ impl Xdp {
 }
 
 impl Interface {
-    pub(crate) fn is_there(host: &Host, name: &str) -> bool {
+    pub(crate) fn is_there(root: &Root, name: &str) -> bool {
         let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
-        is_name && host.path(format!("sys/class/net/{name}/ifindex")).exists()
+        is_name && root.exists(&format!("/sys/class/net/{name}/ifindex"))
     }
 
     pub(crate) fn read(
-        host: &Host,
+        root: &Root,
         name: &str,
         features: Option<Features>,
         channels: Option<Channels>,
         cpus: usize,
         xdp: Option<XdpSupport>,
     ) -> Self {
-        let at = |file: &str| format!("sys/class/net/{name}/{file}");
-        let flags =
-            host.text(at("flags")).and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
-        let queue =
-            |(queue, path): (u32, std::path::PathBuf)| RxQueue { queue, rps_cpus: host.text(path.join("rps_cpus")) };
-        let (driver, mtu) = (host.link(at("device/driver")), host.number(at("mtu")));
+        let at = |file: &str| format!("/sys/class/net/{name}/{file}");
+        let flags = root.read(&at("flags")).ok();
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
+        let queue = |name: String| {
+            let rps_cpus = root.read(&at(&format!("queues/{name}/rps_cpus"))).ok();
+            Some(RxQueue { queue: name.strip_prefix("rx-")?.parse().ok()?, rps_cpus })
+        };
+        let (driver, mtu) = (root.link(&at("device/driver")), root.number::<i64>(&at("mtu")));
         let nic = Nic {
             name: name.to_owned(),
             driver: driver.clone(),
@@ -95,17 +94,16 @@ impl Interface {
             features: features.clone(),
             channels,
             cpus: cpus as u32,
-            is_loopback: host.number(at("type")) == Some(ARPHRD_LOOPBACK.into()),
+            is_loopback: root.number(&at("type")) == Some(ARPHRD_LOOPBACK),
         };
         Self {
             name: name.to_owned(),
             driver,
             mtu,
-            state: host.text(at("operstate")),
+            state: root.read(&at("operstate")).ok(),
             up: flags.is_some_and(|flags| flags & UP != 0),
-            speed: host.number(at("speed")).filter(|speed| *speed > 0),
-            rx_queues: host.numbered(at("queues"), "rx-").into_iter().map(queue).collect(),
-            masks: KernelMasks::below(host, name),
+            speed: root.number::<i64>(&at("speed")).filter(|speed| *speed > 0),
+            rx_queues: root.queues(name, "rx-").into_iter().filter_map(queue).collect(),
             features: features.map(|features| features.on),
             nic,
             xdp_hash: xdp.and_then(|xdp| xdp.hash),
@@ -202,8 +200,15 @@ impl Interface {
     }
 
     fn kernel_steers(&self) -> Option<Finding> {
-        let masks = self.masks.in_force()?;
-        Some(Finding::info("rps_cpus", format!("the kernel steers {masks}")).or(self.masks.remedy()))
+        let is_set = |mask: &&String| mask.contains(|c| !"0,".contains(c));
+        let mask = |it: &RxQueue| Some(format!("rx-{} {}", it.queue, it.rps_cpus.as_ref().filter(is_set)?));
+        let masks: Vec<String> = self.rx_queues.iter().filter_map(mask).collect();
+        let remedy = format!(
+            "steerage tune {} measures whether that helps; a run of steerage steers by itself",
+            shell_word(&self.name)
+        );
+        let found = || format!("the kernel steers {}", masks.join(", "));
+        (!masks.is_empty()).then(|| Finding::info("rps_cpus", found()).or(remedy))
     }
 
     fn listening(&self) -> Vec<Finding> {
@@ -224,9 +229,10 @@ fn finding(need: &Need) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use steerage_fixtures::scratch::Scratch;
+
     use super::*;
     use crate::State;
-    use crate::host::fake::FakeHost;
 
     fn found(interface: &Interface) -> String {
         let line = |finding: Finding| format!("{:?} {}: {}\n", finding.state, finding.about, finding.found);
@@ -235,24 +241,21 @@ mod tests {
 
     #[test]
     fn a_cloud_machines_only_queue() {
-        let fake = FakeHost::new(
-            "cloud",
-            &[
-                ("sys/class/net/eth0/ifindex", "2"),
-                ("sys/class/net/eth0/mtu", "1500"),
-                ("sys/class/net/eth0/flags", "0x1003"),
-                ("sys/class/net/eth0/operstate", "up"),
-                ("sys/class/net/eth0/speed", "-1"),
-                ("sys/class/net/eth0/queues/rx-0/rps_cpus", "3"),
-                ("sys/class/net/eth0/queues/tx-0/xps_cpus", "0"),
-            ],
-        );
+        let fake = Scratch::with_files(&[
+            ("sys/class/net/eth0/ifindex", "2"),
+            ("sys/class/net/eth0/mtu", "1500"),
+            ("sys/class/net/eth0/flags", "0x1003"),
+            ("sys/class/net/eth0/operstate", "up"),
+            ("sys/class/net/eth0/speed", "-1"),
+            ("sys/class/net/eth0/queues/rx-0/rps_cpus", "3"),
+            ("sys/class/net/eth0/queues/tx-0/xps_cpus", "0"),
+        ]);
         fake.link("sys/class/net/eth0/device/driver", "../../bus/virtio/drivers/virtio_net");
         let on = vec!["rx-gro".to_owned(), "rx-gro-hw".to_owned()];
         let features = Features { on, changeable: vec!["rx-gro".to_owned()] };
         let xdp =
             XdpSupport { driver: true, zero_copy: false, hash: Some(true), time: Some(false), vlan_tag: Some(true) };
-        let interface = Interface::read(&fake.host(), "eth0", Some(features), None, 2, Some(xdp));
+        let interface = Interface::read(&Root::below(&*fake), "eth0", Some(features), None, 2, Some(xdp));
         assert_eq!(
             found(&interface),
             "Info interface: eth0: driver virtio_net, MTU 1500\n\
@@ -276,22 +279,19 @@ mod tests {
     /// AF_XDP, the MTU, and merged UDP packets.
     #[test]
     fn a_cloud_machine_with_ena() {
-        let fake = FakeHost::new(
-            "ena",
-            &[
-                ("sys/class/net/eth0/ifindex", "2"),
-                ("sys/class/net/eth0/mtu", "9001"),
-                ("sys/class/net/eth0/flags", "0x1003"),
-                ("sys/class/net/eth0/operstate", "up"),
-                ("sys/class/net/eth0/queues/rx-0/rps_cpus", "0"),
-            ],
-        );
+        let fake = Scratch::with_files(&[
+            ("sys/class/net/eth0/ifindex", "2"),
+            ("sys/class/net/eth0/mtu", "9001"),
+            ("sys/class/net/eth0/flags", "0x1003"),
+            ("sys/class/net/eth0/operstate", "up"),
+            ("sys/class/net/eth0/queues/rx-0/rps_cpus", "0"),
+        ]);
         fake.link("sys/class/net/eth0/device/driver", "../../bus/pci/drivers/ena");
         let on = vec!["rx-udp-gro-forwarding".to_owned(), "tx-gre-segmentation".to_owned()];
         let features = Features { changeable: on.clone(), on };
         let channels = Channels { combined: 8, combined_max: 8, ..Channels::default() };
         let xdp = XdpSupport { driver: true, zero_copy: false, ..XdpSupport::default() };
-        let interface = Interface::read(&fake.host(), "eth0", Some(features), Some(channels), 8, Some(xdp));
+        let interface = Interface::read(&Root::below(&*fake), "eth0", Some(features), Some(channels), 8, Some(xdp));
         let fixes: Vec<(State, &str, String)> = interface
             .findings()
             .into_iter()
@@ -311,8 +311,8 @@ mod tests {
         let queues: Vec<String> = (0..16).map(|queue| format!("sys/class/net/p1/queues/rx-{queue}/rps_cpus")).collect();
         let mut files: Vec<(&str, &str)> = queues.iter().map(|path| (path.as_str(), "00000000,00000000")).collect();
         files.extend([("sys/class/net/p1/ifindex", "7"), ("sys/class/net/p1/flags", "0x1002")]);
-        let fake = FakeHost::new("down", &files);
-        let mut interface = Interface::read(&fake.host(), "p1", None, None, 2, None);
+        let fake = Scratch::with_files(&files);
+        let mut interface = Interface::read(&Root::below(&*fake), "p1", None, None, 2, None);
         interface.stamps = ["all", "ptpv2-event"].map(str::to_owned).into();
         assert_eq!(
             found(&interface),
@@ -338,11 +338,11 @@ mod tests {
 
     #[test]
     fn names_that_are_none_are_not_there() {
-        let fake = FakeHost::new("names", &[("sys/class/net/eth0/ifindex", "2"), ("sys/class/ifindex", "9")]);
-        let host = fake.host();
-        assert!(Interface::is_there(&host, "eth0"));
+        let fake = Scratch::with_files(&[("sys/class/net/eth0/ifindex", "2"), ("sys/class/ifindex", "9")]);
+        let root = Root::below(&*fake);
+        assert!(Interface::is_there(&root, "eth0"));
         for name in ["", ".", "..", "eth1", "../net/eth0", "eth0/"] {
-            assert!(!Interface::is_there(&host, name), "{name}");
+            assert!(!Interface::is_there(&root, name), "{name}");
         }
     }
 }

@@ -8,9 +8,7 @@
 
 mod cpus;
 mod finding;
-mod host;
 mod interface;
-mod masks;
 mod probe;
 mod system;
 
@@ -21,13 +19,11 @@ use serde::Serialize;
 use steerage::{CpuMask, topology::Topology};
 use steerage_guard::sandbox::InForce;
 use steerage_netlink::{ethtool::Ethtool, netdev};
-use steerage_tune::Distances;
+use steerage_tune::{Distances, Root};
 
 use cpus::Cpus;
 pub use finding::{Finding, State};
-use host::Host;
 use interface::Interface;
-pub use masks::KernelMasks;
 use probe::{Capability, Probes};
 
 /// The results of all checks. As text, the results have one line for each finding.
@@ -81,10 +77,10 @@ impl Diagnosis {
     /// # Errors
     /// [`NoInterface`] if the machine has no interface with this name.
     pub fn of_this_machine(interface: Option<&str>) -> Result<Self, NoInterface> {
-        let host = Host::this();
+        let root = Root::default();
         let probes = Probes::of_this_machine();
         let interface = match interface {
-            Some(name) if !Interface::is_there(&host, name) => return Err(NoInterface(name.to_owned())),
+            Some(name) if !Interface::is_there(&root, name) => return Err(NoInterface(name.to_owned())),
             Some(name) => {
                 // If the kernel lacks a netlink family, the checks that need it report nothing.
                 let mut ethtool = Ethtool::open().ok();
@@ -92,26 +88,26 @@ impl Diagnosis {
                 let channels = ethtool.as_mut().and_then(|ethtool| ethtool.channels(name).ok());
                 let cpus = Topology::read().online().len();
                 let xdp = if_nametoindex(name).ok().and_then(|index| netdev::xdp_support(index).ok());
-                let mut interface = Interface::read(&host, name, features, channels, cpus, xdp);
+                let mut interface = Interface::read(&root, name, features, channels, cpus, xdp);
                 interface.stamps = ethtool.and_then(|mut it| it.stamped_frames(name).ok()).unwrap_or_default();
                 Some(interface)
             }
             None => None,
         };
-        let mut topology = Topology::below(host.path(""), CpuMask::allowed().ok());
+        let mut topology = Topology::below(root.directory(), CpuMask::allowed().ok());
         let ours = topology.default_mask();
         if let Some(first) = ours.first() {
             Distances::measure(&mut topology, first, &ours);
         }
         let cpus = Cpus::of(&topology);
-        let mut findings = system::findings(&host, &probes, cpus.of_a_run());
+        let mut findings = system::findings(&root, &probes, cpus.of_a_run());
         findings.extend(cpus.findings());
         findings.extend(interface.iter().flat_map(Interface::findings));
         Ok(Self {
             schema: 2,
             kind: "doctor",
             version: env!("CARGO_PKG_VERSION"),
-            kernel: system::kernel(&host),
+            kernel: system::kernel(&root),
             findings,
             capabilities: probes.capabilities,
             cpus,

@@ -1,4 +1,3 @@
-use std::env;
 use std::path::PathBuf;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -11,6 +10,7 @@ use steerage::{
     flow::{FlowHasher, HashKey},
     memory::usable_memory,
 };
+use steerage_guard::program;
 
 /// A Linux capability (capabilities(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -56,8 +56,8 @@ impl Probes {
             capabilities: held(),
             memlock: getrlimit(Resource::Memlock).current,
             memory: usable_memory(),
-            tcpdump: in_path("tcpdump"),
-            fusermount: in_path("fusermount3"),
+            tcpdump: program::find("tcpdump"),
+            fusermount: program::find("fusermount3"),
             aes: FlowHasher::aes(&HashKey::MICROSOFT).is_some(),
             gfni: FlowHasher::toeplitz_gfni(&HashKey::MICROSOFT).is_some(),
         }
@@ -80,12 +80,6 @@ fn held() -> Vec<Capability> {
         .iter()
         .map(|(set, name, what_for)| Capability { name, held: effective.contains(*set), what_for })
         .collect()
-}
-
-fn in_path(program: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    let is_program = |path: &PathBuf| path.is_file() && accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok();
-    env::split_paths(&path).map(|directory| directory.join(program)).find(is_program)
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use steerage::{
 };
 use steerage_guard::sandbox::InForce;
 use steerage_text::{counted, size};
+use steerage_tune::Root;
 
 use crate::Finding;
-use crate::host::Host;
 use crate::probe::{Capability, Probes};
 
 const PROGRAM: &str = "\"$(command -v steerage)\"";
@@ -17,21 +17,20 @@ const PROGRAM: &str = "\"$(command -v steerage)\"";
 /// 16 MiB hold 8,192 frames of 2 KiB for an AF_XDP socket.
 const LOCKED_BYTES_MIN: u64 = 16 << 20;
 
-pub(crate) fn kernel(host: &Host) -> String {
-    host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
+pub(crate) fn kernel(root: &Root) -> String {
+    root.read("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".to_owned())
 }
 
-/// Returns all findings except those about CPUs and interfaces. `cpus` is the number of CPUs that a
-/// run uses by default.
-pub(crate) fn findings(host: &Host, probes: &Probes, cpus: usize) -> Vec<Finding> {
+/// Returns all findings except those about CPUs and interfaces. A run uses `cpus` CPUs by default.
+pub(crate) fn findings(root: &Root, probes: &Probes, cpus: usize) -> Vec<Finding> {
     vec![
-        Finding::info("kernel", format!("Linux {}", kernel(host))),
+        Finding::info("kernel", format!("Linux {}", kernel(root))),
         capabilities(&probes.capabilities),
         af_packet(probes),
         af_xdp(probes),
         filters(probes),
-        fuse(host, probes),
-        huge_pages(host),
+        fuse(root, probes),
+        huge_pages(root),
         locked_memory(probes),
         packet_memory(cpus),
         page_cache(probes.memory),
@@ -118,13 +117,13 @@ fn filters(probes: &Probes) -> Finding {
     }
 }
 
-fn fuse(host: &Host, probes: &Probes) -> Finding {
+fn fuse(root: &Root, probes: &Probes) -> Finding {
     match probes.fuse {
         Ok(()) if probes.fusermount.is_none() => {
             Finding::missing("FUSE", "there is no fusermount3 to mount the control tree", "sudo apt-get install fuse3")
         }
         Ok(()) => Finding::ok("FUSE", "/dev/fuse can be opened, and there is fusermount3"),
-        Err(Errno::NOENT) if host.text("proc/filesystems").is_some_and(|text| text.contains("fuse")) => {
+        Err(Errno::NOENT) if root.read("/proc/filesystems").is_ok_and(|text| text.contains("fuse")) => {
             Finding::missing("FUSE", "there is no /dev/fuse", "give the container the device: --device /dev/fuse")
         }
         Err(Errno::NOENT) => Finding::missing("FUSE", "there is no /dev/fuse", "sudo modprobe fuse"),
@@ -134,14 +133,14 @@ fn fuse(host: &Host, probes: &Probes) -> Finding {
     }
 }
 
-fn huge_pages(host: &Host) -> Finding {
-    const RESERVED: &str = "sys/kernel/mm/hugepages/hugepages-2048kB";
+fn huge_pages(root: &Root) -> Finding {
+    const RESERVED: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
     const RESERVE: &str = "sudo sysctl vm.nr_hugepages=64";
-    let free = host.number(format!("{RESERVED}/free_hugepages")).unwrap_or(0);
-    let reserved = host.number(format!("{RESERVED}/nr_hugepages")).unwrap_or(0);
-    // In the kernel's file `transparent_hugepage/enabled`, brackets mark the current setting.
-    let transparent = host.text("sys/kernel/mm/transparent_hugepage/enabled");
-    let transparent = transparent.is_some_and(|text| text.contains("[always]") || text.contains("[madvise]"));
+    let free: u64 = root.number(&format!("{RESERVED}/free_hugepages")).unwrap_or(0);
+    let reserved: u64 = root.number(&format!("{RESERVED}/nr_hugepages")).unwrap_or(0);
+    // Brackets mark the current setting.
+    let transparent = root.read("/sys/kernel/mm/transparent_hugepage/enabled");
+    let transparent = transparent.is_ok_and(|text| text.contains("[always]") || text.contains("[madvise]"));
     match (free, transparent) {
         (1.., _) => Finding::ok("huge pages", format!("{free} of {reserved} reserved ones of 2 MiB are free")),
         (_, true) => Finding::ok("huge pages", "transparent ones; none reserved are free")
@@ -238,37 +237,36 @@ fn hashes(probes: &Probes) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use steerage_fixtures::scratch::Scratch;
+
     use super::*;
     use crate::State;
-    use crate::host::fake::FakeHost;
     use crate::probe::fake::probes;
 
-    fn lacks(host: &Host, probes: &Probes) -> Vec<(&'static str, String)> {
-        let findings = findings(host, probes, 2);
+    fn lacks(root: &Root, probes: &Probes) -> Vec<(&'static str, String)> {
+        let findings = findings(root, probes, 2);
         assert!(findings.iter().all(|one| one.state != State::Missing || one.fix.is_some()));
         findings.into_iter().filter(|one| one.state == State::Missing).map(|one| (one.about, one.found)).collect()
     }
 
     #[test]
     fn a_machine_with_everything_lacks_nothing() {
-        let fake = FakeHost::new(
-            "everything",
-            &[
-                ("proc/sys/kernel/osrelease", "6.18.0"),
-                ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64"),
-                ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "60"),
-            ],
-        );
-        assert_eq!(lacks(&fake.host(), &probes()), []);
-        let all = findings(&fake.host(), &probes(), 2);
+        let fake = Scratch::with_files(&[
+            ("proc/sys/kernel/osrelease", "6.18.0"),
+            ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64"),
+            ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "60"),
+        ]);
+        let root = Root::below(&*fake);
+        assert_eq!(lacks(&root, &probes()), []);
+        let all = findings(&root, &probes(), 2);
         assert!(all.iter().any(|one| one.found == "60 of 64 reserved ones of 2 MiB are free"));
         assert!(all.iter().any(|one| one.found == "Linux 6.18.0"));
     }
 
     #[test]
     fn a_machine_with_nothing_says_what_is_missing() {
-        let fake =
-            FakeHost::new("nothing-else", &[("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")]);
+        let fake = Scratch::with_files(&[("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")]);
+        let root = Root::below(&*fake);
         let mut nothing = Probes {
             af_packet: Err(Errno::PERM),
             af_xdp: Err(Errno::AFNOSUPPORT),
@@ -280,9 +278,9 @@ mod tests {
             ..probes()
         };
         nothing.capabilities.iter_mut().for_each(|capability| capability.held = false);
-        let about: Vec<&str> = lacks(&fake.host(), &nothing).iter().map(|(about, _)| *about).collect();
+        let about: Vec<&str> = lacks(&root, &nothing).iter().map(|(about, _)| *about).collect();
         assert_eq!(about, ["AF_PACKET", "AF_XDP", "filters", "FUSE", "huge pages", "locked memory", "flow hash"]);
-        let capabilities = &findings(&fake.host(), &nothing, 2)[1].found;
+        let capabilities = &findings(&root, &nothing, 2)[1].found;
         assert!(
             capabilities.starts_with("without CAP_NET_RAW (listening to interfaces), CAP_NET_ADMIN"),
             "{capabilities}"
@@ -322,14 +320,14 @@ mod tests {
 
     #[test]
     fn one_capability_is_enough_to_listen() {
-        let fake =
-            FakeHost::new("net-raw", &[("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")]);
+        let fake = Scratch::with_files(&[("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")]);
+        let root = Root::below(&*fake);
         let mut probes = Probes { memlock: Some(8 << 20), ..probes() };
         probes.capabilities.iter_mut().for_each(|capability| capability.held = capability.name == "CAP_NET_RAW");
-        let about: Vec<&str> = lacks(&fake.host(), &probes).iter().map(|(about, _)| *about).collect();
+        let about: Vec<&str> = lacks(&root, &probes).iter().map(|(about, _)| *about).collect();
         assert_eq!(about, ["AF_XDP", "locked memory"]);
         assert_eq!(
-            findings(&fake.host(), &probes, 2)[1].found,
+            findings(&root, &probes, 2)[1].found,
             "CAP_NET_RAW; without CAP_NET_ADMIN (attaching XDP programs), CAP_BPF (loading XDP programs), CAP_PERFMON \
              (loading XDP programs that find headers behind others), CAP_SYS_NICE (priorities \
              and NUMA placement), CAP_IPC_LOCK (locking memory beyond the limit)"

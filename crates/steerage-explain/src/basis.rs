@@ -1,8 +1,7 @@
-use std::fs;
 use std::time::Duration;
 
 use steerage::Affinity;
-use steerage_tune::KernelLoad;
+use steerage_tune::{KernelLoad, Root};
 
 use super::candidates::CandidateCpus;
 
@@ -88,8 +87,6 @@ pub struct InterfaceQueues {
 impl InterfaceQueues {
     /// Reads the number of receive queues of an interface.
     pub fn read(name: &str) -> Self {
-        let entries = fs::read_dir(format!("/sys/class/net/{name}/queues")).into_iter().flatten().flatten();
-        let is_rx = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("rx-");
-        Self { name: name.to_owned(), queues: entries.filter(is_rx).count().max(1) }
+        Self { name: name.to_owned(), queues: Root::default().queues(name, "rx-").len().max(1) }
     }
 }

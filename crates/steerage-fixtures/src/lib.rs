@@ -8,6 +8,7 @@ pub mod manual_clock;
 pub mod namespaces;
 pub mod queues;
 pub mod scratch;
+pub mod seccomp;
 pub mod tshark;
 
 use std::env;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::ops::Deref;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,6 +25,29 @@ impl Scratch {
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         Self(path)
+    }
+
+    /// Creates a directory with these files, each of one line, such as a fake /sys.
+    pub fn with_files(files: &[(&str, &str)]) -> Self {
+        let scratch = Self::new();
+        files.iter().for_each(|(path, line)| scratch.write(path, &format!("{line}\n")));
+        scratch
+    }
+
+    /// Writes a file, in directories that are created if they are missing.
+    pub fn write(&self, path: &str, text: &str) {
+        fs::write(self.in_directory(path), text).unwrap();
+    }
+
+    /// Creates a symbolic link to `target`, in directories that are created if they are missing.
+    pub fn link(&self, path: &str, target: &str) {
+        symlink(target, self.in_directory(path)).unwrap();
+    }
+
+    fn in_directory(&self, path: &str) -> PathBuf {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        path
     }
 }
 

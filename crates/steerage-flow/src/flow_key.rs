@@ -356,25 +356,12 @@ const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
     if (a >> 56) as u8 != SHORT_LINK {
         return (a, b);
     }
-    let mut key = FlowKey::short(a, b);
-    if let FlowParts::Link { source, destination, ethertype } = key.parts() {
-        if greater(source, destination) {
-            key = FlowKey::link(destination, source, ethertype);
-        }
+    // Numbers of 48 bits. The EtherType and a zero byte are the last 24 bits of the key.
+    let (source, destination) = (a << 8 >> 16, a << 56 >> 16 | b >> 24);
+    if source <= destination {
+        return (a, b);
     }
-    (key.words[0], key.words[1])
-}
-
-/// Returns true if `a > b`, because a `const fn` cannot compare arrays with `>`.
-const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
-    let mut i = 0;
-    while i < 6 {
-        if a[i] != b[i] {
-            return a[i] > b[i];
-        }
-        i += 1;
-    }
-    false
+    ((SHORT_LINK as u64) << 56 | destination << 8 | source >> 40, source << 24 | b & 0xff_ffff)
 }
 
 /// The parts of a [`FlowKey`]. For IP keys, [`FlowKey::source`], [`FlowKey::destination`] and

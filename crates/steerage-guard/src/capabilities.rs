@@ -1,17 +1,13 @@
 //! Drops the capabilities of a program after the program has opened its devices.
 //!
 //! Packets come from untrusted hosts, so the code that handles packets should have no privileges. A
-//! program needs a capability to open an interface. To receive from an open interface, the program
-//! needs no capability. After the interface is open, the later steps of a run need no capability
-//! either. Therefore a program calls [`drop_all`] after it has opened its devices. The function
-//! drops all capabilities. `drop_all` also sets `no_new_privs`, which prevents the process from
-//! regaining capabilities.
+//! program needs a capability to open an interface, but not to receive from it. [`drop_all`] drops
+//! all capabilities, and sets `no_new_privs`, so that the process cannot regain them.
 //!
-//! Each thread has its own capabilities. A new thread inherits the capabilities of the thread that
-//! starts it. Threads that already run keep their capabilities, so call `drop_all` while the
-//! process has only one thread. Call `drop_all` after you have opened the devices and outputs, but
-//! before you call `build` to create the instance. When the instance is built, it starts a thread
-//! for each capture file that it writes.
+//! A new thread inherits the capabilities of the thread that starts it. Threads that already run
+//! keep their capabilities, so call `drop_all` while the process has only one thread: after you
+//! have opened the devices and outputs, but before `build`, which starts a thread for each capture
+//! file that the instance writes.
 //!
 //! ```no_run
 //! # use steerage::{Batch, Cpu, Handler};
@@ -36,16 +32,13 @@
 //! # Operations that fail afterwards
 //!
 //! - Opening an interface or attaching to it (AF_PACKET, AF_XDP, TUN and TAP), including calls of
-//!   `steerage_device::open`. If an open interface disappears and reappears, the program needs no
-//!   capability to continue receiving.
-//! - Building a steerage instance with AF_XDP devices, unless the limit on locked memory is high
-//!   enough. The instance pins its memory (locks it in RAM) when it is built. Call [`drop_except`]
-//!   with [`Needed::pinned_memory`] before building the instance, and [`Kept::drop_start_up`]
-//!   afterwards.
-//! - Opening files that the program can access only because it has root's capabilities for files.
-//!   If a run needs files of other users, request the capabilities for them with
-//!   [`Needed::read_file`] and [`Needed::written_files`]. The program can still open the files of
-//!   its own user. If the program runs as root, its own files are the files of root.
+//!   `steerage_device::open`. An open interface that disappears and reappears needs no capability.
+//! - Building an instance with AF_XDP devices, which pins its memory (locks it in RAM), unless the
+//!   limit on locked memory is high enough. Call [`drop_except`] with [`Needed::pinned_memory`]
+//!   before building the instance, and [`Kept::drop_start_up`] afterwards.
+//! - Opening files for which the program needs root's capabilities. Request these capabilities with
+//!   [`Needed::read_file`] and [`Needed::written_files`]. The files of the program's own user
+//!   (root, if it runs as root) stay accessible.
 //! - Gaining privileges by running a program that is setuid or that has file capabilities.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -60,33 +53,26 @@ use crate::file::directory_of;
 use crate::path::PathError;
 
 const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
-/// The capability to write to any file and directory. The capability to write does not allow a
-/// process to rename files in another user's sticky directory. The capability to rename files in
-/// another user's sticky directory is not kept.
+/// The capability to write any file, but not to rename files in others' sticky directories.
 const WRITE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
-/// The capability to pin (lock in RAM) any amount of memory. AF_XDP pins the memory for packets
-/// when it maps this memory.
+/// The capability to pin (lock in RAM) any amount of memory, as AF_XDP does for packets.
 const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
-/// The capability to change network interfaces, routes and routing rules.
 const ADMINISTER: CapabilitySet = CapabilitySet::NET_ADMIN;
 
-/// Drops all capabilities of the calling thread, and sets `no_new_privs`. Threads that the calling
-/// thread starts later have no capabilities either. Threads that already run keep their
-/// capabilities.
+/// Drops all capabilities of the calling thread and of threads that it starts later, and sets
+/// `no_new_privs`. Threads that already run keep their capabilities.
 ///
 /// # Errors
-/// Returns [`PrivilegesError`] if the kernel refuses to drop the capabilities. Do not start the
-/// steerage instance after this error, because its threads would still have privileges.
+/// Returns [`PrivilegesError`] if the kernel refuses. The instance must then not start.
 pub fn drop_all() -> Result<(), PrivilegesError> {
     forbid_new()?;
     set(CapabilitySet::empty(), CapabilitySet::empty())
 }
 
-/// Drops capabilities like [`drop_all`], but keeps those that `needed` requires and that this
-/// thread has. A capability for file access is kept only if the process cannot access the files in
-/// `needed` without it.
+/// Drops capabilities like [`drop_all`], but keeps those that `needed` requires and that this thread
+/// has. Capabilities for files are kept only if the files are not accessible without them.
 ///
-/// After `drop_except`, start the thread that writes files, and build the steerage instance. Call
+/// After `drop_except`, start the thread that writes files, build the instance, and call
 /// [`Kept::drop_start_up`] before you start the instance.
 ///
 /// # Errors
@@ -105,8 +91,7 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     forbid_new()?;
     let have = capabilities(None).map_err(failed("read the capabilities of this thread"))?.permitted;
-    // The following access checks must run without effective capabilities. The access checks
-    // determine which files are accessible without a capability.
+    // Access is checked without effective capabilities.
     set(have, CapabilitySet::empty())?;
     let is_readable = |path: &&Path| may(CWD, path, Access::READ_OK);
     let reading = if needed.read.iter().all(is_readable) { CapabilitySet::empty() } else { READ & have };
@@ -120,8 +105,7 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     Ok(Kept { _private: () })
 }
 
-/// The privileged operations that a run still needs after its devices are open. By default, a run
-/// needs no such operation.
+/// The privileged operations that a run still needs after its devices are open, by default none.
 #[derive(Clone, Debug, Default)]
 pub struct Needed<'a> {
     read: Vec<&'a Path>,
@@ -132,28 +116,25 @@ pub struct Needed<'a> {
 
 impl<'a> Needed<'a> {
     /// Declares a file that the run opens later, such as a later capture file. The calling thread
-    /// keeps the capability to read this file until [`Kept::drop_start_up`] is called. The instance
-    /// starts a thread that opens capture files when it is built. The thread that opens capture
-    /// files keeps the capability until it ends.
+    /// keeps the capability to read the file until [`Kept::drop_start_up`], and the thread that
+    /// opens capture files, which `build` starts, keeps it until it ends.
     #[must_use]
     pub fn read_file(mut self, path: &'a Path) -> Self {
         self.read.push(path);
         self
     }
 
-    /// Declares the name of files that the run creates. The name may contain placeholders for the
-    /// time (`%H`). The function `written_files` does not replace these placeholders. The calling
-    /// thread keeps the capability to write these files until [`Kept::drop_start_up`] is called.
-    /// The files are written by a thread that handles no packets.
+    /// Declares the name of files that the run creates, which may contain placeholders for the time
+    /// (`%H`). The calling thread keeps the capability to write these files until
+    /// [`Kept::drop_start_up`]. A thread that handles no packets writes the files.
     #[must_use]
     pub fn written_files(mut self, name: &'a Path) -> Self {
         self.written.push(name);
         self
     }
 
-    /// Declares whether the program pins memory (locks it in RAM) before it calls
-    /// [`Kept::drop_start_up`]. Set `pins` to true for an instance with an AF_XDP device, because
-    /// `build` pins the memory of the instance.
+    /// Declares whether memory is pinned (locked in RAM) before [`Kept::drop_start_up`], as `build`
+    /// does for an instance with an AF_XDP device.
     #[must_use]
     pub fn pinned_memory(mut self, pins: bool) -> Self {
         self.pins = pins;
@@ -177,9 +158,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Drops all capabilities of this thread. Call `drop_start_up` after the instance is built.
-    /// When the instance is built, the threads that open and write files already run, and the
-    /// memory is already pinned.
+    /// Drops all capabilities of this thread. Call `drop_start_up` after `build`: the threads that
+    /// open and write files then already run, and the memory is pinned.
     ///
     /// # Errors
     /// Returns [`PrivilegesError`] under the same condition as [`drop_all`].
@@ -188,7 +168,7 @@ impl Kept {
     }
 }
 
-/// The error if the kernel refused to drop the capabilities. The error message has one line.
+/// The kernel refused to drop the capabilities. The message has one line.
 #[derive(Debug)]
 pub struct PrivilegesError {
     operation: &'static str,
@@ -220,9 +200,8 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Privile
     set_capabilities(None, sets).map_err(failed("set the capabilities of this thread"))
 }
 
-/// Returns true if this process may create a file with the name `name` with its current effective
-/// capabilities. Also returns true if something other than permissions prevents creating the file,
-/// because a capability would not help.
+/// Returns true if this process may create the file with its effective capabilities, or if the
+/// obstacle is not a permission, because a capability would not help.
 fn may_create(name: &Path) -> bool {
     match directory_of(name) {
         Ok(directory) => may(directory.as_fd(), Path::new("."), Access::WRITE_OK | Access::EXEC_OK),
@@ -266,7 +245,7 @@ mod tests {
             symlink(target, x.join(link)).unwrap();
             lchown(x.join(link), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
         }
-        // The test runs in a separate thread, because each thread has its own capabilities.
+        // Each thread has its own capabilities.
         let names = [closed.join("f.csv"), root.join("f.csv"), x.join("logs/f.csv"), x.join("%H/f.csv")];
         let may = thread::spawn(move || {
             let have = capabilities(None).unwrap().permitted;
@@ -275,8 +254,7 @@ mod tests {
         });
         let may = may.join().unwrap();
         fs::remove_dir_all(&root).unwrap();
-        // The last file of the list `names` is created in the directory `x` itself. Root can write
-        // to `x` only with a capability.
+        // The last file is created in `x` itself, to which root can write only with a capability.
         assert_eq!(may, [false, true, true, false]);
     }
 }

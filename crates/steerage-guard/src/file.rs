@@ -1,27 +1,21 @@
 //! Creates the files that steerage writes. The program often runs as root, and often writes to
-//! directories that other users can change, such as `/tmp`. In a directory that other users can
-//! change, another user can plant a link with the name of the new file.
+//! directories that other users can change, such as `/tmp`, where another user can plant a link
+//! with the name of the new file.
 //!
-//! Therefore each file is created with a random name (`O_EXCL`, `O_NOFOLLOW`), and later renamed to
-//! its final name. The directory of the file is opened once, by the rules of the module
-//! [`path`](crate::path). If another user has planted a link with the final name, the rename
-//! replaces the link. The program never writes to an older file with the final name.
+//! Each file is therefore created with a random name (`O_EXCL`, `O_NOFOLLOW`), in a directory that
+//! is opened by the rules of [`path`](crate::path), and later renamed to its final name, which
+//! replaces a planted link. The program never writes to an older file with the final name.
 //!
-//! A directory entry with the new file's name may already exist. The kind of the existing directory
-//! entry decides what happens:
+//! What already has the new file's name decides what happens:
 //!
-//! - If no entry has the name, or if the entry is a file, the new file gets the name.
-//! - If the entry is a symbolic link that may be followed, the new file gets the name of the link's
-//!   target.
-//! - If the entry is a symbolic link that must not be followed, the new file replaces the link. The
-//!   link's target does not change.
-//! - If the entry is a FIFO that belongs to root or to the user, [`open`] opens the FIFO for
-//!   writing.
-//! - If the entry is a character device, and its directory can be changed only by root and the
-//!   user,
-//!   [`open`] opens the device for writing.
-//! - If the path names an open file descriptor, such as `/dev/stdout`, [`open`] writes to the file
-//!   of this descriptor.
+//! - No entry, or a file: the new file gets the name.
+//! - A symbolic link that may be followed: the new file gets the name of the link's target.
+//! - A symbolic link that must not be followed: the new file replaces the link.
+//! - A FIFO of root or of the user: [`open`] opens the FIFO for writing.
+//! - A character device in a directory that only root and the user can change: [`open`] opens the
+//!   device for writing.
+//! - An open file descriptor, such as `/dev/stdout`: [`open`] writes to the file of this
+//!   descriptor.
 //!
 //! Architecture invariant: only this module creates files.
 mod pattern;
@@ -46,10 +40,10 @@ pub use unnamed::unnamed;
 /// The users who may read a new file. The umask of the process can remove further permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// The owner and the group may read the file. Use `Group` for packets, flows and other records
-    /// of traffic. In a directory of another user, only the owner may read the file.
+    /// The owner and the group, for packets, flows and other records of traffic. In a directory of
+    /// another user, only the owner may read the file.
     Group,
-    /// All users may read the file. Use `All` for a manual page or other public text.
+    /// All users, for a manual page or other public text.
     All,
 }
 
@@ -65,16 +59,11 @@ impl Readers {
 
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// The suffix of the temporary name that a file has until it is complete.
 const PART: &str = ".part";
 
-/// The temporary name of a file begins with its final name, which may be cut off. The temporary
-/// name contains at most this number of bytes of the final name. The random part of the temporary
-/// name follows. File systems allow 255 bytes for a name.
+/// The part of the final name in a temporary name. File systems allow 255 bytes for a name.
 const NAME_BYTES: usize = 200;
 
-/// The maximum number of random temporary names that are tried for one file. It is very unlikely
-/// that a random name of 64 bits already exists.
 const TRIES: usize = 8;
 
 /// A new file that does not have its final name yet. The file is removed when the `NewFile` value
@@ -89,22 +78,19 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Creates a file with a temporary name. [`finish`](Self::finish) gives the file the name
-    /// `path`.
+    /// Creates a file with a temporary name, which [`finish`](Self::finish) changes to `path`.
     ///
     /// # Errors
-    /// Returns an error if the directory of the file does not exist or is not writable. Also
-    /// returns an error if the path `path` exists and is neither a file nor a link.
+    /// Returns an error if the directory of the file does not exist or is not writable, or if
+    /// `path` exists and is neither a file nor a link.
     pub fn create(path: &Path, readers: Readers) -> io::Result<Self> {
         Self::create_at(Directory::holding(path)?, readers)
     }
 
-    /// Does the same as [`create`](Self::create), and also creates each missing directory of the
-    /// path.
+    /// As [`create`](Self::create), but creates each missing directory of the path.
     ///
     /// # Errors
-    /// Returns the errors of [`create`](Self::create), and an error if a directory cannot be
-    /// created.
+    /// Returns the errors of [`create`](Self::create) and of creating directories.
     pub fn create_with_directories(path: &Path, readers: Readers) -> io::Result<Self> {
         Self::create_at(Directory::holding_created(path, DIRECTORY_MODE)?, readers)
     }
@@ -138,27 +124,24 @@ impl NewFile {
         &self.file
     }
 
-    /// Keeps the file on the disk even if [`finish`](Self::finish) is never called. The file's
-    /// contents may be of value.
+    /// Keeps the file even if [`finish`](Self::finish) is never called.
     #[must_use]
     pub fn kept(mut self) -> Self {
         self.stays = true;
         self
     }
 
-    /// Returns the temporary name of the file. The file has this name until
-    /// [`finish`](Self::finish) is called.
+    /// Returns the temporary name, which the file has until [`finish`](Self::finish) is called.
     pub fn part(&self) -> &OsStr {
         &self.part
     }
 
-    /// Renames the file to its final name. The file replaces an older directory entry with the
-    /// final name. If the older entry is a link, the link itself is replaced.
+    /// Renames the file to its final name, and replaces an older entry with this name. If the older
+    /// entry is a link, the link itself is replaced.
     ///
     /// # Errors
-    /// Returns an error if the older entry cannot be replaced. If this renaming fails, the file is
-    /// not removed and keeps its temporary name ([`part`](Self::part)), because its contents may be
-    /// valuable.
+    /// Returns an error if the older entry cannot be replaced. The file then keeps its temporary
+    /// name ([`part`](Self::part)), because its contents may be valuable.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
         self.directory.rename(&self.part, &self.name)?;
@@ -169,8 +152,7 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.stays {
-            // An error from `remove_file` is ignored, because `drop` cannot report it. A temporary
-            // file that is not removed does no harm.
+            // A temporary file that is not removed does no harm.
             let _ = self.directory.remove_file(&self.part);
         }
     }
@@ -181,18 +163,15 @@ impl Drop for NewFile {
 pub enum Opened {
     /// A new file, which already has its final name.
     File(File),
-    /// A FIFO or a character device in nonblocking mode, or a file whose descriptor was already
-    /// open.
+    /// A FIFO or character device in nonblocking mode, or a file that was already open.
     Special(File),
 }
 
-/// Opens a file that other programs read while it is written, such as a capture file. If `open`
-/// creates a new file, the file has its final name from the beginning. If the path `path` names a
-/// FIFO or a character device, the existing FIFO or device is opened.
+/// Opens a file that other programs read while it is written, such as a capture file. A new file
+/// has its final name from the beginning. An existing FIFO or character device is opened.
 ///
 /// # Errors
-/// Returns the errors of [`NewFile::create`], and `ENXIO` ([`has_no_reader`]) for a FIFO that no
-/// process reads.
+/// Returns the errors of [`NewFile::create`], and `ENXIO` for an unread FIFO ([`has_no_reader`]).
 pub fn open(path: &Path, readers: Readers) -> io::Result<Opened> {
     match Target::find(path)? {
         Target::New { directory, name } => {
@@ -214,9 +193,8 @@ pub fn has_no_reader(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error())
 }
 
-/// Writes a complete file with the contents `bytes`. The file gets its final name when it is
-/// complete. Until the new file is complete, an older file with the final name still exists. If the
-/// path `path` names a FIFO or a character device, `bytes` is written to it.
+/// Writes a complete file. Until the new file is complete, an older file with the name still
+/// exists. If `path` names a FIFO or a character device, `bytes` is written to it.
 ///
 /// # Errors
 /// Returns the errors of [`open`], and an error if the file cannot be written.
@@ -235,12 +213,11 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Writes a file like [`write()`]. The function returns only after the file's contents and name
-/// have been written to the disk. Creates each missing directory of the path.
+/// As [`write()`], but creates each missing directory of the path, and returns only after the
+/// file's contents and name have been written to the disk.
 ///
 /// # Errors
-/// Returns the errors of [`NewFile::create_with_directories`], and an error if the file cannot be
-/// written.
+/// Returns the errors of [`NewFile::create_with_directories`] and of writing.
 pub fn write_durably(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     let new = NewFile::create_with_directories(path, readers)?;
     new.file().write_all(bytes)?;
@@ -265,8 +242,7 @@ pub fn create_fifo(path: &Path, readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Checks that the program can create files with the name `name`. `name` may contain placeholders
-/// for the time (see [`directory_of`]).
+/// Checks that the program can create files with the name `name` (see [`directory_of`]).
 ///
 /// # Errors
 /// Returns an error if the program cannot create a file.
@@ -279,8 +255,7 @@ enum Target {
         directory: Directory,
         name: OsString,
     },
-    /// A FIFO or a character device in nonblocking mode, or a file whose descriptor was already
-    /// open.
+    /// As [`Opened::Special`].
     Open(File),
 }
 
@@ -297,8 +272,7 @@ impl Target {
     }
 }
 
-/// Returns true if a new file in the directory may get the name `name`. A new file may get the name
-/// if no entry has the name, or if the entry is a file or a link.
+/// A new file may get the name if no entry has the name, or if the entry is a file or a link.
 fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathError> {
     let there = match directory.stat(name) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -316,10 +290,8 @@ pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns the existing directory in which files with the name `name` are created. The name may
-/// contain placeholders for the time (`%H`). A directory name in the path may also contain a
-/// placeholder. If a directory name in the path contains a placeholder, the function returns the
-/// parent of the first such directory.
+/// Returns the directory in which files with the name `name` are created, or the parent of the
+/// first directory whose name contains a placeholder for the time (`%H`).
 ///
 /// # Errors
 /// Returns the errors of [`Directory::holding`].
@@ -334,8 +306,7 @@ pub fn directory_of(name: &Path) -> Result<Directory, PathError> {
 }
 
 fn random_name(name: &OsStr) -> OsString {
-    // The standard library's hasher has random keys, which differ in each call. Therefore the hash
-    // of the empty input is used as a random number.
+    // Each hasher of the standard library has new random keys, so the hash of nothing is random.
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     let name = name.to_string_lossy();
     let end = (0..=name.len().min(NAME_BYTES)).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);

@@ -19,22 +19,19 @@ pub struct Mount {
     pub kind: String,
     /// The source of the file system, such as a block device.
     pub source: String,
-    /// The mount options of the file system, separated by commas. A comma within an option is
-    /// written as `\054`.
+    /// Separated by commas. A comma within an option is written as `\054`.
     options: String,
 }
 
 impl Mount {
-    /// Returns the ID of the user whose process serves this FUSE file system. Returns `None` if no
-    /// user's process serves the file system. An example of a file system without such a process is
-    /// virtiofs.
+    /// Returns the ID of the user whose process serves this FUSE file system, or `None` if no
+    /// process serves the file system, as for virtiofs.
     pub fn user(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
 }
 
-/// Returns the mount of an open file. The function reads only tables of the kernel. It sends no
-/// request to the mounted file system, because that file system may hang.
+/// Returns the mount of an open file, without asking the file system itself, which may hang.
 ///
 /// # Errors
 /// Returns an error if the mount table cannot be read, or if the table does not contain the mount.
@@ -53,15 +50,14 @@ pub fn mount_of(opened: BorrowedFd<'_>) -> io::Result<Mount> {
     find(&about, &fs::read(TABLE)?).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Finds the entry for an open file in the mount table `table`. `about` is the content of the open
-/// file's entry in `/proc/self/fdinfo`.
+/// `about` is the content of the open file's entry in `/proc/self/fdinfo`.
 fn find(about: &str, table: &[u8]) -> Option<Mount> {
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
     table.split(|byte| *byte == b'\n').filter_map(read).find(|mount| mount.id == id)
 }
 
-/// Reads one line of the mount table, such as `36 35 98:0 / /at ro,noatime master:1 - kind source
-/// options`. The number of fields before the dash varies from line to line.
+/// Reads a line such as `36 35 98:0 / /at ro,noatime master:1 - kind source options`. The number of
+/// fields before the dash varies.
 fn read(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = String::from_utf8_lossy(fields.next()?).into_owned();
@@ -72,7 +68,7 @@ fn read(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, at, kind, source, options: String::from_utf8_lossy(rest.next()?).into_owned() })
 }
 
-/// Decodes a field of the mount table, in which a space is written as `\040`.
+/// In a field, a space is written as `\040`.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,38 +1,30 @@
 //! Opens the directory of a file that the program is going to write.
 //!
-//! The program often runs as root, and users specify paths that other users can change. If the
-//! kernel resolved a path that other users can change, another user could plant a link and thereby
-//! choose the file to which root writes. Therefore this module resolves a path one name at a time.
-//! The module opens each name of the path in the directory that it opened just before (`O_PATH`,
-//! `O_NOFOLLOW`). The result of resolving a path is an open directory. All later operations use the
-//! file descriptor of the open directory, and never its path.
+//! The program often runs as root, with paths that other users can change. If the kernel resolved
+//! such a path, another user could plant a link and choose the file to which root writes. This
+//! module therefore opens one name of a path at a time, each in the directory that was opened
+//! before (`O_PATH`, `O_NOFOLLOW`). Later operations use only the last directory's file descriptor.
 //!
 //! # The rule
 //!
-//! A directory is *trusted* if only root and the effective user can change its entries. A group may
-//! have write permission to a trusted directory only if it is the user's private group. The file
-//! system of a trusted directory must not be a FUSE file system that another user runs, because
-//! such a file system could report any user as the owner of a file.
+//! A directory is *trusted* if only root, the effective user and the user's private group can
+//! change its entries, and if its file system is not a FUSE file system of another user, which
+//! could report any user as the owner of a file.
 //!
 //! - Every directory on the path must be trusted, or must be a sticky directory of root or of the
-//!   user, such as `/tmp`. In a sticky directory, other users cannot replace a trusted
-//!   subdirectory. On some distributions, a group can write to a directory such as `/var/log`. If a
-//!   group can change a directory on the path, the next name must be a real directory of root or of
-//!   the user, not a link. The members of the group can replace that real directory only by another
-//!   existing directory of root or of the user.
-//! - A link is followed if root or the user owns the link, and if the directory that contains the
-//!   link is trusted. A link in a sticky directory is not followed, because another user may have
-//!   moved a link that belongs to root into this directory. The rules for a path also apply to the
-//!   names in the target of a link.
-//! - The last directory on the path, in which a new file or directory is created, may belong to any
-//!   user. The last directory on the path need not be trusted, because a new file gets a random
-//!   name, and a new directory is checked after it has been created. But the file system of the
-//!   last directory must not be a FUSE file system of another user, because that user could read
-//!   the contents of the new file.
-//! - A relative path begins at the working directory. The working directory may belong to any user,
-//!   because the user of this program chose it. If the working directory is not trusted, every
-//!   later name on the path must be a real directory. If the working directory is not trusted, the
-//!   path must not contain links, or a `..` that leads out of the working directory.
+//!   user, such as `/tmp`, in which other users cannot replace a trusted subdirectory. If a group
+//!   can change a directory on the path (`/var/log` on some distributions), the next name must be a
+//!   real directory of root or of the user, not a link. The members of the group can replace that
+//!   directory only by another existing directory of root or of the user.
+//! - A link is followed if root or the user owns the link, and if its directory is trusted. A link
+//!   in a sticky directory is not followed, because another user may have moved a link of root
+//!   there. The rules also apply to the names in the target of a link.
+//! - The last directory, in which a new file or directory is created, may belong to any user,
+//!   because a new file gets a random name, and a new directory is checked after its creation. But
+//!   its file system must not be a FUSE file system of another user, who could read the new file.
+//! - A relative path begins at the working directory, which may belong to any user, because the
+//!   user of this program chose it. If the working directory is not trusted, every later name must
+//!   be a real directory, not a link, and `..` must not lead out of the working directory.
 //!
 //! Architecture invariant: only this module resolves the paths of files that are written.
 
@@ -57,26 +49,22 @@ use walk::{Missing, Walk};
 
 pub use error::{PathError, Who};
 
-/// The flags that open a directory entry without permission to read or write its contents.
 const PATH_ONLY: OFlags =
     OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
 
-/// The flags that open a FIFO or a device. With these flags, opening a FIFO that no process reads
-/// fails immediately instead of waiting. Because of `O_NOCTTY`, a terminal does not become the
-/// controlling terminal of the process.
+/// Opening a FIFO that no process reads fails immediately instead of waiting. A terminal does not
+/// become the controlling terminal of the process.
 const SPECIAL: OFlags = OFlags::from_bits_retain(
     OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
 );
 
-/// An open directory. The methods of a `Directory` have parameters that are single names instead of
-/// paths, and never follow a link.
+/// An open directory. The methods take single names instead of paths, and never follow a link.
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
-    /// The path with which the directory was opened. The path of an open directory is used only in
-    /// messages.
+    /// The path with which the directory was opened, for messages only.
     path: PathBuf,
-    /// True if another user owns the directory, or owns a directory on the path to it.
+    /// Another user owns the directory, or a directory on the path to it.
     of_others: bool,
 }
 
@@ -87,20 +75,17 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Opens a directory. The directory must be trusted (only root and the user can change its
-    /// entries), or be a sticky directory of root or of the user. In a sticky directory such as
-    /// `/tmp`, other users cannot change the files that this user creates.
+    /// Opens a directory that is trusted (only root and the user can change its entries), or a
+    /// sticky directory of root or of the user, such as `/tmp`.
     ///
     /// # Errors
-    /// Returns an error if another user can change the directory or a directory on the path to it,
-    /// or if the directory does not exist.
+    /// Returns an error if another user can change a directory on the path, or if one is missing.
     pub fn open(path: &Path) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::Fails)?.not_of_others()
     }
 
-    /// Opens a directory. Use `open_strict` if another program will resolve the path of the
-    /// directory again. Because another program resolves the path, every directory from the root of
-    /// the file system to this directory must be trusted, even if the path is relative.
+    /// Opens a directory whose path another program will resolve again. Every directory from the
+    /// root of the file system to this directory must be trusted, even if the path is relative.
     ///
     /// # Errors
     /// Returns the same errors as [`open`](Self::open).
@@ -119,8 +104,7 @@ impl Directory {
         }
     }
 
-    /// Does the same as [`open`](Self::open), but creates the last directory of the path if it does
-    /// not exist.
+    /// As [`open`](Self::open), but creates the last directory of the path if it does not exist.
     ///
     /// # Errors
     /// Returns the errors of [`open`](Self::open), and an error if the directory cannot be created.
@@ -132,43 +116,36 @@ impl Directory {
     /// but no other user may have permission to change the parent directories.
     ///
     /// # Errors
-    /// Returns an error if another user can change a directory on the path, or if the directory
-    /// does not exist.
+    /// Returns an error if another user can change a directory on the path, or if one is missing.
     pub fn open_for_new_files(path: &Path) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::Fails)
     }
 
-    /// Does the same as [`open_for_new_files`](Self::open_for_new_files), but creates each missing
-    /// directory of the path. The parent of the first missing directory may belong to any user. A
-    /// later call of `create_all` uses a created directory again if the directory still belongs to
-    /// this user.
+    /// As [`open_for_new_files`](Self::open_for_new_files), but creates each missing directory of
+    /// the path. The parent of the first missing directory may belong to any user. A later call
+    /// uses a created directory again if the directory still belongs to this user.
     ///
     /// # Errors
-    /// Returns the errors of [`open_for_new_files`](Self::open_for_new_files), and an error if a
-    /// directory cannot be created.
+    /// Returns the errors of [`open_for_new_files`](Self::open_for_new_files) and of creating.
     pub fn create_all(path: &Path, mode: u32) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::IsCreated(mode))
     }
 
     /// Returns the directory in which a file with this path is created, and the name of the file in
-    /// this directory. If the last name of the path is a link that may be followed, `holding`
-    /// returns the directory and the name of the link's target. The directory that contains the
-    /// file may belong to any user.
+    /// this directory. A last name that is a link is replaced by its target if the link may be
+    /// followed. The directory may belong to any user.
     ///
     /// # Errors
-    /// Returns an error if another user can change a directory on the path, or if a directory does
-    /// not exist. Also returns an error if the path has no last name, or if the path names a file
-    /// descriptor ([`PathError::Descriptor`]).
+    /// Returns an error if another user can change a directory on the path, if a directory or the
+    /// last name is missing, or if the path names a file descriptor ([`PathError::Descriptor`]).
     pub fn holding(path: &Path) -> Result<(Self, OsString), PathError> {
         Walk::begin(path)?.reach_holder(Missing::Fails)
     }
 
-    /// Does the same as [`holding`](Self::holding), but also creates each missing directory of the
-    /// path, as [`create_all`](Self::create_all) does.
+    /// As [`holding`](Self::holding), but creates each missing directory of the path.
     ///
     /// # Errors
-    /// Returns the errors of [`holding`](Self::holding), and an error if a directory cannot be
-    /// created.
+    /// Returns the errors of [`holding`](Self::holding) and of creating directories.
     pub fn holding_created(path: &Path, mode: u32) -> Result<(Self, OsString), PathError> {
         Walk::begin(path)?.reach_holder(Missing::IsCreated(mode))
     }
@@ -181,15 +158,13 @@ impl Directory {
         Ok(self.access()? == Access::Ours)
     }
 
-    /// Returns the path of the directory as the user wrote it. Use the returned path only in
-    /// messages.
+    /// Returns the path as the user wrote it, for messages only.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns a path of the form `/proc/self/fd/N`, for system calls and libraries that need a
-    /// path. `N` is the directory's descriptor. This path through `/proc` works only in this
-    /// process, and only while the directory is open.
+    /// Returns the path `/proc/self/fd/N`, for system calls and libraries that need a path. The
+    /// path works only in this process, and only while the directory is open.
     pub fn through(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
@@ -197,8 +172,7 @@ impl Directory {
     /// Creates a subdirectory and opens it.
     ///
     /// # Errors
-    /// Returns an error if an entry with the name exists, or if another user has replaced the new
-    /// directory.
+    /// Returns an error if the name exists, or if another user has replaced the new directory.
     pub fn create_dir(&self, name: &OsStr, mode: u32) -> Result<Self, PathError> {
         rustix::fs::mkdirat(&self.fd, single(name)?, Mode::from_raw_mode(mode))?;
         self.open_own(name)
@@ -228,8 +202,7 @@ impl Directory {
     /// Creates a file for reading and writing.
     ///
     /// # Errors
-    /// Returns an error if an entry with the name exists, if another user runs the directory's file
-    /// system, or if the kernel refuses to create the file.
+    /// Returns an error if the name exists, or if another user runs the directory's file system.
     pub fn create_new_file(&self, name: &OsStr, mode: u32) -> Result<File, PathError> {
         self.may_hold_files()?;
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -239,8 +212,7 @@ impl Directory {
     /// Creates a FIFO in the directory.
     ///
     /// # Errors
-    /// Returns an error if an entry with the name exists, or if the kernel refuses to create the
-    /// FIFO.
+    /// Returns an error if the name exists, or if the kernel refuses to create the FIFO.
     pub fn create_fifo(&self, name: &OsStr, mode: u32) -> Result<(), PathError> {
         Ok(rustix::fs::mknodat(&self.fd, single(name)?, FileType::Fifo, Mode::from_raw_mode(mode), 0)?)
     }
@@ -250,9 +222,8 @@ impl Directory {
     /// the data in it. A device must be in a trusted directory.
     ///
     /// # Errors
-    /// Returns an error if the entry is neither a FIFO nor a character device, or if the kernel
-    /// refuses to open the entry. Also returns an error if another user owns the entry or the
-    /// directory. The returned error is `ENXIO` if no process reads the FIFO.
+    /// Returns an error if the entry is neither a FIFO nor a character device, or if another user
+    /// owns the entry or the directory. The error is `ENXIO` if no process reads the FIFO.
     pub fn open_special(&self, name: &OsStr) -> Result<File, PathError> {
         let how = SPECIAL | OFlags::NOFOLLOW;
         let trusted = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
@@ -266,17 +237,15 @@ impl Directory {
             },
             _ => Err(PathError::System(io::Error::other("that is neither a file nor a FIFO"))),
         };
-        // The entry is checked before it is opened, because opening a device may change its state.
-        // The entry is checked again after it is opened, because another user may have replaced the
-        // entry.
+        // Check before opening, because opening a device may change its state. Check again after
+        // opening, because another user may have replaced the entry.
         trusted(&self.stat(name)?)?;
         let file = rustix::fs::openat(&self.fd, single(name)?, how, Mode::empty())?;
         trusted(&rustix::fs::fstat(&file)?)?;
         Ok(file.into())
     }
 
-    /// Returns the metadata of the directory entry with the name `name`. If the entry is a link,
-    /// the result describes the link itself.
+    /// Returns the metadata of the entry `name`, without following a link.
     ///
     /// # Errors
     /// Returns an error if no entry has the name, or if the kernel refuses to return the metadata.
@@ -284,10 +253,8 @@ impl Directory {
         Ok(rustix::fs::statat(&self.fd, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Returns the names and types of the directory's entries, in no particular order. The returned
-    /// type may be unknown, because some file systems do not report the types of entries. The
-    /// function reads only the directory and does not access the entries. An entry may be a mount
-    /// whose file system does not respond.
+    /// Returns the names and types of the entries, unordered. A type may be unknown. The entries
+    /// are not accessed, because an entry may be a mount whose file system does not respond.
     ///
     /// # Errors
     /// Returns an error if the process may not read the directory.
@@ -316,8 +283,7 @@ impl Directory {
     /// Renames an entry of the directory, unless an entry with the new name exists.
     ///
     /// # Errors
-    /// Returns an error if an entry with the new name exists, or if the kernel refuses to rename
-    /// the entry.
+    /// Returns an error if the new name exists, or if the kernel refuses to rename the entry.
     pub fn rename_unless_taken(&self, from: &OsStr, to: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::renameat_with(&self.fd, single(from)?, &self.fd, single(to)?, RenameFlags::NOREPLACE)?)
     }
@@ -333,8 +299,7 @@ impl Directory {
     /// Removes an empty subdirectory.
     ///
     /// # Errors
-    /// Returns an error if no directory has the name, if the directory is not empty, or if the
-    /// kernel refuses to remove the directory.
+    /// Returns an error if the directory does not exist, or if it is not empty.
     pub fn remove_dir(&self, name: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::REMOVEDIR)?)
     }
@@ -358,9 +323,8 @@ impl Directory {
     }
 
     /// Returns true if another user owns the directory or one of its parent directories. The owner
-    /// of a directory can set its set-group-ID bit, and thereby choose the group of new files. With
-    /// a default access list (ACL), the owner of a directory can also give other users access to
-    /// new files.
+    /// of a directory can choose the group of new files (set-group-ID bit), and can give other
+    /// users access to new files (default ACL).
     ///
     /// # Errors
     /// Returns an error if the kernel does not report the owner and the mode of the directory.
@@ -368,8 +332,7 @@ impl Directory {
         Ok(self.of_others || self.access()?.is_of_user())
     }
 
-    /// Checks that no other user runs the directory's file system, because that user could read the
-    /// contents of new files.
+    /// Another user who runs the directory's file system could read new files.
     pub(crate) fn may_hold_files(&self) -> Result<(), PathError> {
         match access::run_by(self.fd.as_fd()) {
             Some(by) => Err(PathError::FileSystem { directory: self.path.clone(), by }),
@@ -395,28 +358,23 @@ impl From<Directory> for OwnedFd {
     }
 }
 
-/// Opens an inherited file descriptor for writing. A path such as `/dev/stdout` names an inherited
-/// file descriptor ([`PathError::Descriptor`]). The user's shell opened the descriptor, so the user
-/// chose the file. Standard input, output and error are written at their current file position. A
-/// file descriptor other than standard input, output and error is written at the end of its file. A
-/// FIFO or a character device is opened a second time, in nonblocking mode. Therefore the original
-/// descriptor, which other processes may share, does not become nonblocking.
+/// Opens an inherited file descriptor for writing, such as that of the path `/dev/stdout`
+/// ([`PathError::Descriptor`]), because the user chose the file in the shell. Standard input,
+/// output and error are written at their current position, other files at their end. A FIFO or a
+/// character device is opened again, so that the shared descriptor does not become nonblocking.
 ///
 /// # Errors
-/// Returns an error if the descriptor is not open, or if it is not a file, a FIFO or a character
-/// device.
+/// Returns an error if the descriptor is not open, or not a file, FIFO or character device.
 pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
     let through = format!("/proc/self/fd/{number}");
-    // The kernel resolves a path in /proc/self/fd directly to the open file, without following
-    // links.
+    // The kernel resolves /proc/self/fd directly to the open file, without following links.
     let file = rustix::fs::openat(CWD, &through, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
         FileType::RegularFile => match number {
             0 => Ok(fcntl_dupfd_cloexec(io::stdin(), 0)?.into()),
             1 => Ok(fcntl_dupfd_cloexec(io::stdout(), 0)?.into()),
             2 => Ok(fcntl_dupfd_cloexec(io::stderr(), 0)?.into()),
-            // The file is opened again through its path in /proc, because safe code cannot
-            // duplicate a descriptor that is known only by its number.
+            // Safe code cannot duplicate a descriptor that is known only by its number.
             _ => {
                 let how = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
                 Ok(rustix::fs::openat(CWD, &through, how, Mode::empty())?.into())
@@ -429,14 +387,13 @@ pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
     }
 }
 
-/// Returns `name`, or an error if `name` is not a single name but a path.
+/// Returns an error if `name` is a path.
 fn single(name: &OsStr) -> Result<&OsStr, PathError> {
     let is_single = !name.as_bytes().contains(&b'/') && !["", ".", ".."].iter().any(|special| name == *special);
     if is_single { Ok(name) } else { Err(Errno::INVAL.into()) }
 }
 
-/// Returns true if the user with the ID `uid` is trusted. The effective user is trusted. Root is
-/// trusted too, because root can change every file anyway.
+/// Root is trusted, because root can change every file anyway.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }

@@ -5,24 +5,20 @@
 //! | `calls` | system calls, in groups by purpose |
 //! | `children` | finds the children of this process |
 //! | `files` | restricts access to files with Landlock |
-//! | `program` | evaluates a compiled program |
 //! | `sockets` | finds the sockets by which this process could send |
 //! | `filter` | compiles groups of system calls to seccomp programs |
 //! | `sys` | the handler that reports a violation |
 //!
 //! If the process makes a system call that the filter does not allow, the kernel ends the process
-//! with SIGSYS. One line on standard error names the thread and the system call. If Landlock does
-//! not allow access to a file, opening the file fails with "permission denied". The program that
-//! uses this crate handles the error "permission denied" like any other error.
+//! with SIGSYS, and one line on standard error names the thread and the system call. Opening a file
+//! that Landlock does not allow fails with "permission denied".
 //!
-//! The kernel may not support Landlock, or may not support seccomp on this architecture.
-//! [`InForce`] reports what is missing. The kernel still enforces the restrictions that it
-//! supports.
+//! [`InForce`] reports whether the kernel lacks Landlock, or seccomp on this architecture. The
+//! kernel still enforces the other restrictions.
 mod calls;
 mod children;
 mod files;
 mod filter;
-mod program;
 mod sockets;
 #[allow(unsafe_code)]
 mod sys;
@@ -35,11 +31,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
+use seccompiler::{BpfProgram, BpfProgramRef, apply_filter, apply_filter_all_threads};
 
 pub use calls::{Group, call_name};
 use files::{Enforced, How, Object, Reach};
-pub use program::Answer;
 pub use sockets::Sockets;
 
 /// The operations that a process needs after its start. [`restrict_files`](Self::restrict_files)
@@ -64,8 +59,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Creates a sandbox that allows a process only to compute and to use files that are already
-    /// open ([`Group::Run`]).
+    /// Allows a process only to compute and to use open files ([`Group::Run`]).
     pub fn new() -> Self {
         Self::default()
     }
@@ -83,20 +77,17 @@ impl Sandbox {
         self.path(path.as_ref().to_owned(), How::Read)
     }
 
-    /// Allows the process to create, write, rename and remove files below the directory.
-    /// `directory` is an open file descriptor instead of a path, because a path may meanwhile lead
-    /// to another directory.
+    /// Allows the process to create, write, rename and remove files below the open directory. A
+    /// path could meanwhile lead to another directory.
     #[must_use]
     pub fn writes(self, directory: impl Into<OwnedFd>) -> Self {
-        // The module `path` reads `fdinfo` and `mountinfo` to find out which user mounted a FUSE
-        // file system.
+        // The module `path` finds the user of a FUSE mount through these files.
         let sandbox = self.reads("/proc/self/fdinfo").reads("/proc/self/mountinfo");
         sandbox.open(directory.into(), How::Write)
     }
 
     /// Allows the process to remove a file, such as a socket, from the directory when it ends.
-    /// Landlock has no rules for single file names, so the process can remove any file in the
-    /// directory.
+    /// Landlock has no rules for single names, so the process can remove any file in the directory.
     #[must_use]
     pub fn removes_in(self, directory: impl Into<OwnedFd>) -> Self {
         self.open(directory.into(), How::RemoveFile)
@@ -118,9 +109,8 @@ impl Sandbox {
         self
     }
 
-    /// Restricts the files that this thread may use. Threads and programs that this thread starts
-    /// later are restricted, too. Call `restrict_files` while the process has only one thread, and
-    /// after all files and devices are open.
+    /// Restricts the files of this thread, and of its later threads and programs. Call
+    /// `restrict_files` while the process has one thread, and after all files and devices are open.
     ///
     /// # Errors
     /// Returns an error if the kernel supports Landlock but refuses the rules.
@@ -131,8 +121,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Permanently restricts which system calls the threads of this process can make. After the
-    /// call of `restrict_calls`, a forbidden system call ends the process.
+    /// Permanently restricts the system calls of all threads. A forbidden one ends the process.
     ///
     /// # Errors
     /// Returns an error if the kernel supports seccomp but refuses the filter.
@@ -140,8 +129,7 @@ impl Sandbox {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
-            // The list of child processes is complete, because the process cannot start programs
-            // after its system calls are restricted.
+            // The list stays complete, because the process cannot start programs afterwards.
             let signals = self.groups.contains(&Group::Signal);
             let children = signals.then(children::running).flatten();
             if signals && children.is_none() {
@@ -155,8 +143,8 @@ impl Sandbox {
     }
 }
 
-/// A filter of system calls for a thread that needs fewer system calls than its process. The thread
-/// filter is compiled in advance, so that the thread can install it without delay.
+/// A filter for a thread that needs fewer system calls than its process. The filter is compiled in
+/// advance, so that the thread can install it without delay.
 #[derive(Clone, Debug)]
 pub struct ThreadFilter(Option<Programs>);
 
@@ -167,11 +155,10 @@ struct Programs {
 }
 
 impl ThreadFilter {
-    /// Compiles a filter that allows the system calls of `groups`. With this filter, a thread
-    /// cannot send through packet sockets that listen. A thread with this filter cannot send to an
-    /// address through any packet socket. A thread with this filter can send messages only through
-    /// UDP sockets. If a thread with this filter closes a packet socket or UDP socket that is in
-    /// `sockets`, the socket stays open.
+    /// Compiles a filter that allows the system calls of `groups`. The thread cannot send through
+    /// packet sockets that listen, cannot send to an address through any packet socket, and can
+    /// send messages only through UDP sockets. If the thread closes a packet or UDP socket that is
+    /// in `sockets`, the socket stays open.
     ///
     /// # Errors
     /// Returns an error if the filter cannot be compiled.
@@ -184,23 +171,10 @@ impl ThreadFilter {
         arch.map(programs).transpose().map(Self)
     }
 
-    /// Returns the filter's decision about the system call with the number `number`. On a kernel
-    /// that cannot restrict system calls, the filter allows all system calls.
-    ///
-    /// ```
-    /// use steerage_guard::sandbox::{Answer, Sockets, ThreadFilter};
-    ///
-    /// let filter = ThreadFilter::new(&[], &Sockets::default())?;
-    /// assert_eq!(filter.answer(100_000), Answer::Denied);
-    /// # Ok::<(), steerage_guard::sandbox::SandboxError>(())
-    /// ```
-    pub fn answer(&self, number: u32) -> Answer {
-        self.0.as_ref().map_or(Answer::Allowed, |programs| program::answer(&programs.allow, number))
-    }
-
-    /// Returns true if the filter allows the system call `number` with the arguments `arguments`.
-    pub fn allows(&self, number: u32, arguments: &[u64; 6]) -> bool {
-        self.0.as_ref().is_none_or(|programs| program::allows(&programs.allow, number, arguments))
+    /// Returns the program for seccomp, or `None` if this kernel has no seccomp.
+    #[doc(hidden)]
+    pub fn program(&self) -> Option<BpfProgramRef<'_>> {
+        self.0.as_ref().map(|programs| programs.allow.as_slice())
     }
 
     /// Permanently restricts the calling thread to the system calls of the filter.
@@ -209,8 +183,7 @@ impl ThreadFilter {
     /// Returns an error if the kernel refuses the filter.
     pub fn enter(&self) -> Result<(), SandboxError> {
         let Some(programs) = &self.0 else { return Ok(()) };
-        // The seccomp program `allow` is installed last, because it forbids the system call that
-        // installs other seccomp programs.
+        // `allow` is installed last, because it forbids the installation of seccomp programs.
         let programs = [&programs.keep_open, &programs.allow];
         programs.into_iter().try_for_each(|program| apply_filter(program)).map_err(SandboxError::filter)
     }
@@ -229,9 +202,8 @@ impl InForce {
         self.seccomp
     }
 
-    /// If the kernel supports Landlock but refused to apply it, returns the kernel's error. If
-    /// Landlock was refused, the user can permit it in some cases. For example, the seccomp profile
-    /// of a container may forbid Landlock's system call.
+    /// Returns the kernel's error if the kernel supports Landlock but refused it. In some cases,
+    /// the user can permit Landlock, for example in the seccomp profile of a container.
     pub fn landlock_refused(&self) -> Option<io::Error> {
         match self.landlock {
             Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),

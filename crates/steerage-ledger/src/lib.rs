@@ -22,11 +22,9 @@
 //! | `drops`, `reasons` | lost packets by reason |
 //! | [`limits`] | the time limits at the end of a run, and when a snapshot has a note |
 //! | `serial` | how reports format values (feature `serde`) |
-//! | `backing` | the kind of memory pages behind the packet memory |
 //! | `device_name`, `device_error`, `device_counts`, `counter` | a device's name, errors and own counts; a count with one writer |
 #![forbid(unsafe_code)]
 
-mod backing;
 mod counter;
 #[allow(missing_docs, reason = "the counts have the names of the snapshots' fields, which are documented")]
 pub mod counts;
@@ -50,7 +48,6 @@ mod serial;
 mod snapshot;
 mod tx_account;
 
-pub use backing::Backing;
 pub use counter::{Counter, SharedCounter};
 pub use counts::{
     BucketLoads, ConsumerLedger, CpuLedger, PollCounts, PoolCounters, ProducerLedger, QueueError, QueueLedger,
@@ -72,5 +69,6 @@ pub use records::{Ledgers, OutputInfo, QueueInfo};
 pub use snapshot::{
     BucketSnapshot, CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts,
 };
+pub use steerage_mem::Backing;
 pub use steerage_moves::{MoveCause, MoveCounts};
 pub use tx_account::TxAccount;

@@ -3,10 +3,10 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use steerage_mem::Backing;
 use steerage_moves::MoveCounts;
 use steerage_topology::CpuId;
 
-use crate::backing::Backing;
 use crate::deferred::Settled;
 use crate::drops::Drops;
 use crate::findings::GroupSnapshot;

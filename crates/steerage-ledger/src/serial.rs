@@ -140,7 +140,7 @@ pub(crate) mod whole {
 
 pub(crate) mod backing {
     use super::*;
-    use crate::backing::Backing;
+    use steerage_mem::Backing::{self, Foreign, HugePages, SmallPages, TransparentHugePages};
 
     pub(crate) fn serialize<S: Serializer>(backing: &Backing, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(backing)
@@ -148,7 +148,8 @@ pub(crate) mod backing {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Backing, D::Error> {
         let name = String::deserialize(deserializer)?;
-        let found = Backing::ALL.into_iter().find(|backing| backing.to_string() == name);
+        let all = [HugePages, TransparentHugePages, SmallPages, Foreign];
+        let found = all.into_iter().find(|backing| backing.to_string() == name);
         found.ok_or_else(|| de::Error::custom(format_args!("{name:?} is no kind of pages")))
     }
 }

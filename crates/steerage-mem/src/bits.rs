@@ -86,3 +86,13 @@ impl Bits {
         None
     }
 }
+
+/// Iterates over the bits of `set`, the lowest first.
+#[inline(always)]
+pub(crate) fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = set.trailing_zeros() as usize;
+        set &= set.wrapping_sub(1);
+        (bit < u64::BITS as usize).then_some(bit)
+    })
+}

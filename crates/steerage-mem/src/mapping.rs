@@ -13,17 +13,30 @@ pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unu
 /// of it.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
-/// The kind of pages that the kernel used for the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kind of pages that the kernel used for the packet memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Backing {
-    /// Huge pages of 2 MiB that the administrator reserved (`vm.nr_hugepages`).
+    /// Reserved 2 MiB pages (`vm.nr_hugepages`).
     HugePages,
-    /// Pages of 2 MiB if the kernel finds free ones (transparent huge pages).
+    /// 2 MiB pages (transparent huge pages) as far as the kernel finds some, else 4 KiB pages.
     TransparentHugePages,
     /// 4 KiB pages only.
+    #[default]
     SmallPages,
-    /// A device mapped the memory.
+    /// Memory that a device mapped.
     Foreign,
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HugePages => "huge pages",
+            Self::TransparentHugePages => "transparent huge pages",
+            Self::SmallPages => "small pages",
+            Self::Foreign => "foreign memory",
+        })
+    }
 }
 
 /// The reason why a region could not be mapped.

@@ -11,6 +11,7 @@ mod tests;
 use std::array::from_fn;
 use std::sync::Arc;
 
+use crate::bits::bits;
 use crate::header::FrameHeader;
 use crate::kept::{Kept, KeptPages};
 use crate::ring::{Frame, Hand};
@@ -33,10 +34,6 @@ impl Order {
     fn positions(&self) -> &[u8] {
         &self.0[..self.1]
     }
-}
-
-fn bits(set: u64) -> impl Iterator<Item = usize> {
-    (0..BATCH_MAX).filter(move |nth| set >> nth & 1 == 1)
 }
 
 /// The frames of a batch, by position.

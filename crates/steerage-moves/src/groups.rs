@@ -3,7 +3,7 @@
 use crate::counts::MoveCause;
 
 use crate::map::{Scratch, spread};
-use crate::{BY_PLAN, CpuIndex, Moves, Plan};
+use crate::{CpuIndex, Moves, Plan};
 
 /// Queues with the same mask share one map, so that one CPU gets both directions of a flow.
 #[derive(Clone, Debug)]
@@ -201,7 +201,7 @@ impl Moves {
 
     pub(crate) fn set_plan(&mut self, group: usize, plan: Plan) {
         self.groups[group].plan = plan;
-        self.derive_map(group, BY_PLAN, false);
+        self.derive_map(group, MoveCause::Mask, false);
     }
 
     pub(crate) fn set_map(&mut self, group: usize, map: &[CpuIndex], plan: Plan, cause: MoveCause) {

@@ -269,5 +269,3 @@ impl Moves {
         self.slice().is_some_and(|slice| !slice.queues.iter().any(|queue| self.waits(*queue)))
     }
 }
-
-const BY_PLAN: MoveCause = MoveCause::Mask;

@@ -109,24 +109,13 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Attaches an XDP program to a hook of the link, in place of an attached program, or detaches
-    /// the attached program (`None`). A program that a `bpf_link` of bpf(2) has attached cannot be
-    /// replaced. Requires `CAP_NET_ADMIN`.
+    /// Replaces the XDP program at a hook of the link in one step, if the attached program is still
+    /// `expected` (`None`: no program is attached). If `program` is `None`, the old program is
+    /// detached. A program that a `bpf_link` of bpf(2) has attached cannot be replaced. Requires
+    /// `CAP_NET_ADMIN`.
     ///
     /// The hook must be named: otherwise the kernel chooses the driver's hook if the driver
     /// supports XDP, and a program at the hook after the driver stays attached.
-    ///
-    /// # Errors
-    /// Fails if the kernel refuses the change.
-    pub fn set_xdp_program(&mut self, link: u32, place: XdpPlace, program: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let program = LinkXdp::Fd(program.map_or(-1, |program| program.as_raw_fd()));
-        let message = link_message(link, vec![LinkAttribute::Xdp(vec![program, LinkXdp::Flags(place as u32)])]);
-        self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
-    }
-
-    /// Replaces the XDP program at a hook of the link in one step, if the attached program is still
-    /// `expected` (`None`: no program is attached). If `program` is `None`, the old program is
-    /// detached. Requires `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// Fails if another XDP program is attached (EEXIST or EBUSY), or if the kernel refuses the

@@ -236,7 +236,7 @@ fn drivers_report_their_support_of_xdp() {
         assert!(support.hash == support.time && support.time == support.vlan_tag, "{support:?}");
         assert!(netdev::xdp_support(1 << 20).is_err());
         let index = if_nametoindex("near0").unwrap();
-        Rtnetlink::open().unwrap().set_xdp_program(index, XdpPlace::Generic, None).unwrap();
-        assert!(Rtnetlink::open().unwrap().set_xdp_program(1 << 20, XdpPlace::Generic, None).is_err());
+        Rtnetlink::open().unwrap().exchange_xdp_program(index, XdpPlace::Generic, None, None).unwrap();
+        assert!(Rtnetlink::open().unwrap().exchange_xdp_program(1 << 20, XdpPlace::Generic, None, None).is_err());
     });
 }

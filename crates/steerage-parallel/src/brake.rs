@@ -1,28 +1,22 @@
-//! Slows down the reading of packets from a file, so that the jobs can keep up. To slow down, long
-//! periods of reading alternate with long pauses.
+//! Alternates long periods of reading a file with long pauses, so that the jobs can keep up.
 //!
-//! Without long pauses, the CPU that reads the packets would check every millisecond whether the
-//! fullest buffer has room for more. Each check costs a wake-up. Most of these checks would find no
-//! room in the buffer, because the jobs are slower than the CPU that reads the file.
+//! Without long pauses, the CPU that reads the packets would wake up every millisecond to check
+//! whether the fullest buffer has room, mostly in vain, because the jobs are slower.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The minimum and the maximum duration of a pause in reading.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(8);
 
-/// Decides when to pause the reading of packets. All atomic accesses are `Relaxed`, because their
-/// order affects only the speed of reading.
+/// All atomic accesses are `Relaxed`, because their order affects only the speed of reading.
 #[derive(Debug)]
 pub(super) struct Brake {
-    /// The thresholds for a pause in reading: numbers of bytes in the jobs' buffers. A pause in
-    /// reading begins when the fullest buffer contains `high` bytes, and ends when the fullest
-    /// buffer contains fewer than `low` bytes.
+    /// Bytes in the jobs' buffers: a pause begins when the fullest buffer contains `high` bytes,
+    /// and ends when it contains fewer than `low` bytes.
     high: usize,
     low: usize,
-    /// A pause in reading also ends if any job's buffer contains fewer than `hungry` bytes, unless
-    /// the fullest buffer contains `high` bytes.
+    /// Below `hungry` bytes in any job's buffer, a pause ends, unless the fullest one has `high`.
     hungry: usize,
     is_on: AtomicBool,
     pause_micros: AtomicU64,
@@ -41,8 +35,7 @@ impl Brake {
         }
     }
 
-    /// Returns how long to pause reading, or `None` to continue reading. `waiting` contains the
-    /// number of bytes in the buffer of each job.
+    /// Returns how long to pause, or `None` to continue. `waiting` has the bytes in each buffer.
     pub(super) fn pause(&self, waiting: impl Iterator<Item = usize>) -> Option<Duration> {
         let (mut least, mut most) = (usize::MAX, 0);
         waiting.for_each(|bytes| (least, most) = (least.min(bytes), most.max(bytes)));
@@ -58,8 +51,7 @@ impl Brake {
         let longer = match (is_on, least >= self.hungry) {
             (true, true) => micros * 2,
             (true, false) => micros,
-            // The pause in reading was too long, because a job had almost no input left at the end
-            // of the pause.
+            // The pause was too long: at its end, a job had almost no input left.
             (false, false) => micros / 2,
             (false, true) => micros,
         };
@@ -81,10 +73,8 @@ mod tests {
         assert!(pauses([600, 300]) && pauses([450, 200]));
         assert!(!pauses([399, 150]) && !pauses([599, 150]));
         assert!(pauses([600, 300]) && !pauses([500, 99]));
-        // As long as the buffer of one job is full, reading more packets cannot help another job
-        // whose buffer is empty.
+        // While the buffer of one job is full, more packets cannot help a job with an empty buffer.
         assert!(pauses([600, 0]));
-        // No job has a buffer.
         assert_eq!(Brake::new(1600).pause(std::iter::empty()), None);
     }
 

@@ -1,24 +1,18 @@
-//! Writes to standard error: the lines of the jobs, the lines of the program itself, and the
-//! progress line.
-
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
 use steerage_text::printable;
 
-/// The maximum length of a progress line in characters. A terminal would wrap a longer progress
-/// line, and the wrapped line could not be erased.
+/// A terminal would wrap a longer progress line, which then could not be erased.
 const WIDTH: usize = 79;
 
 const ERASE: &[u8] = b"\r\x1b[K";
 
-/// The standard error of this program. Write errors are ignored, because they mean that the reader
-/// of standard error has exited.
+/// Write errors are ignored, because the reader of standard error has exited.
 #[derive(Debug)]
 pub(super) struct Console {
     redraws: bool,
-    /// True if standard output and standard error are both terminals. If standard output is a
-    /// terminal too, the progress line must be erased before text is written to standard output.
+    /// Standard output is a terminal, too, on which the progress line must be erased first.
     shares_screen: bool,
     drawn: Mutex<bool>,
 }
@@ -52,7 +46,7 @@ impl Console {
         self.redraws
     }
 
-    /// Draws the progress line on standard error. An empty text erases the line.
+    /// An empty text erases the progress line.
     pub(super) fn progress(&self, text: &str) {
         if self.redraws {
             let text: String = text.chars().take(WIDTH).collect();

@@ -1,31 +1,24 @@
-//! Splits the JSON array that a job writes into the elements of the array.
-
 use super::lines::LINE_BYTES_MAX;
 
-/// The separator that is written before each element of the merged JSON array, as in tshark's
-/// output.
+/// Precedes each element of the merged JSON array, as in tshark's output.
 pub(super) const BEFORE: &[u8] = b",\n  ";
 
-/// The state of the parser for a job's JSON array. It includes the bytes of the last element if
-/// that element is not complete yet.
+/// The parser of a job's JSON array, with the bytes of an incomplete last element.
 #[derive(Debug, Default)]
 pub(super) struct Elements {
-    /// The number of open brackets at the current position in the JSON, including the bracket of
-    /// the array itself.
+    /// The number of open brackets, including the bracket of the array itself.
     depth: usize,
     in_string: bool,
     escaped: bool,
     element: Vec<u8>,
-    /// True if the beginning of the current array element has already been appended to the output.
+    /// The beginning of the current element was already written.
     within: bool,
-    /// True if the job's output is not a JSON array.
     is_wrong: bool,
 }
 
 impl Elements {
-    /// Parses more output of the job. Appends all complete array elements to `out`, each after the
-    /// separator [`BEFORE`]. Returns true if an array element is too long to be kept in memory.
-    /// After such a partial element, the next output must come from the same job.
+    /// Appends all complete elements to `out`, each after [`BEFORE`]. Returns true after a part of
+    /// an element that is too long for memory. The next output must then come from the same job.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         for byte in written {
             self.byte(*byte, out);
@@ -37,7 +30,6 @@ impl Elements {
         self.within
     }
 
-    /// Returns true if each array that the job has begun to write is complete.
     pub(super) fn is_complete(&self) -> bool {
         self.depth == 0 && !self.is_wrong
     }

@@ -1,5 +1,4 @@
-//! All errors of a run. The message of an error is one line, which states what failed and what the
-//! user can do.
+//! All errors of a run. Each message is one line, which states what failed and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -106,8 +105,7 @@ pub enum Error {
         /// The number of jobs.
         jobs: u64,
     },
-    /// [`run`](crate::run()) cannot create the instance (a set of CPUs, queues and a handler) that
-    /// splits the packets.
+    /// [`run`](crate::run()) cannot create the instance that splits the packets.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// Reading the input of [`run`](crate::run()) failed. The text is the whole message.
@@ -121,7 +119,7 @@ fn results(path: &Path, error: &PathError) -> String {
         PathError::System(error) if error.kind() == io::ErrorKind::NotFound => {
             format!("cannot make {path}: there is no directory above it; make it with mkdir -p")
         }
-        // The messages of the error kinds `Changeable` and `Link` already contain advice.
+        // These messages already contain advice.
         PathError::Changeable { .. } | PathError::Link { .. } => error.to_string(),
         error => format!("cannot make {path}: {error}; name another directory"),
     }

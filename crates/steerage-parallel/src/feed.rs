@@ -1,6 +1,3 @@
-//! Passes packets to a job, either as a capture stream (through standard input, a pipe or a file)
-//! or as frames to a network interface.
-
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
@@ -18,10 +15,9 @@ pub(super) struct Feed {
     pub(super) via: Via,
     pub(super) stdin: Stdio,
     pub(super) place: OsString,
-    /// The file descriptor of the pipe or file. `place` is its path. The job inherits this file
-    /// descriptor.
+    /// The pipe or file at the path `place`, whose descriptor the job inherits.
     pub(super) inherited: Option<Inherited>,
-    /// The stream of packets to the job, or `None` if the job gets its packets at an interface.
+    /// `None` if the job gets its packets at an interface.
     pub(super) stream: Option<Stream>,
 }
 
@@ -58,14 +54,11 @@ pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(O
 }
 
 impl Feed {
-    /// Returns the reason why the stream of packets to the job ended early. Returns `None` if the
-    /// stream of packets did not end early.
     pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.stream.as_ref().and_then(Stream::failure)
     }
 
-    /// Ends the stream of packets after the job has ended. Child processes that the job leaves
-    /// behind may still have the job's pipe open, but they do not count as readers.
+    /// Processes that the job leaves behind may have its pipe open, but do not count as readers.
     pub(super) fn end(&mut self) {
         if let (Via::Fifo, Some(stream)) = (self.via, &self.stream) {
             stream.abandon();

@@ -1,10 +1,8 @@
-//! A waiting process. A waiting process waits until this program opens the gate, a pipe. Then the
-//! waiting process executes the program of a job.
+//! A process that waits until its gate (a pipe) is opened, and then executes a job's program.
 //!
-//! A job that reads its packets from a file must not start before the file is complete. But when
-//! the file is complete, a sandbox no longer allows this program to start other programs. Therefore
-//! the waiting process is started before this program enters the sandbox, and its gate is opened
-//! later.
+//! A job that reads its packets from a file must not start before the file is complete, but a
+//! sandbox then no longer allows this program to start other programs. Therefore the waiting
+//! process is started before.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -15,15 +13,14 @@ use steerage_text::shell_word;
 
 use super::error::Error;
 
-/// The bytes that open the gate. To open the gate of the waiting process, this program writes these
-/// bytes to that process's standard input.
+/// Opens the gate when it is written to the waiting process's standard input.
 pub(super) const OPEN: &[u8] = b"\n";
 
-/// Waits for a byte on standard input, and then executes `command` in this process. The program
-/// that the command of a [`WaitingProcess`](crate::WaitingProcess) starts must call this function.
+/// Waits for a byte on standard input, and then executes `command` in this process. The command of
+/// a [`WaitingProcess`](crate::WaitingProcess) must call this function.
 ///
-/// Returns `Ok` if the standard input ends without a byte, which means that the job is no longer
-/// needed. `start_when_ready` also returns `Ok` if `command` is empty.
+/// Returns `Ok` if standard input ends without a byte, because the job is no longer needed, or if
+/// `command` is empty.
 ///
 /// # Errors
 /// Returns [`Error::Start`] if the program cannot be started.

@@ -1,21 +1,15 @@
-//! Finds the header lines at the start of each job's output. The merged output contains the header
-//! lines only once.
-
 use std::borrow::Cow;
 
-/// The maximum size in bytes of the header lines that are stored for each job. A line that extends
-/// beyond this limit does not count as a header line.
+/// The limit for a job's stored header lines. A line beyond the limit is no header line.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
-/// The jobs' first output lines are compared with each other, except lines that are longer than
-/// this number of bytes.
+/// Longer first lines of the jobs' output are not compared with each other.
 const FIRST_BYTES_MAX: usize = 1 << 10;
 
 #[derive(Debug)]
 pub(super) struct Headers {
     of_jobs: Vec<Header>,
     is_shown: bool,
-    /// True if the user has set the number of header lines.
     is_set: bool,
 }
 
@@ -23,7 +17,6 @@ pub(super) struct Headers {
 struct Header {
     bytes: Vec<u8>,
     missing_lines: usize,
-    /// The start of the job's output, up to the end of its first line.
     first: Vec<u8>,
 }
 
@@ -34,10 +27,8 @@ impl Headers {
         Self { of_jobs: std::iter::repeat_with(new).take(jobs).collect(), is_shown: false, is_set }
     }
 
-    /// Removes the header lines from the start of a job's output. The first part of the result
-    /// contains the job's header lines. The first part is empty if these lines are incomplete, or
-    /// if the header lines of any job have already been written to the output. The second part of
-    /// the result contains all lines except the header lines.
+    /// Returns the header lines and the other lines. The header lines are empty if they are
+    /// incomplete, or if those of any job have already been written.
     pub(super) fn take<'a>(&mut self, job: usize, lines: &'a [u8]) -> (Vec<u8>, Cow<'a, [u8]>) {
         let header = &mut self.of_jobs[job];
         if !self.is_set {
@@ -52,16 +43,14 @@ impl Headers {
         if std::mem::replace(&mut self.is_shown, true) { (Vec::new(), body) } else { (bytes, body) }
     }
 
-    /// Ends the output of all jobs. If no job wrote all of its header lines, returns the lines of
-    /// the first job that wrote at least one of them.
+    /// If no job wrote its whole header, returns the lines of the first job that wrote any.
     pub(super) fn finish(&mut self) -> Option<(usize, Vec<u8>)> {
         let mut begun = self.of_jobs.iter_mut().enumerate().filter(|_| !self.is_shown);
         let (job, header) = begun.find(|(_, header)| !header.bytes.is_empty())?;
         Some((job, std::mem::take(&mut header.bytes)))
     }
 
-    /// Returns a note for the user if the output of all jobs begins with the same line of column
-    /// names.
+    /// Returns a note if the output of all jobs begins with the same line of column names.
     pub(super) fn note(&self) -> Option<String> {
         let mut firsts = self.of_jobs.iter().map(|header| &header.first[..]).filter(|first| !first.is_empty());
         let first = firsts.next().filter(|first| first.ends_with(b"\n") && names_columns(first))?;
@@ -73,8 +62,7 @@ impl Headers {
     }
 }
 
-/// Returns true if the line may be the header of a table. Such a line has several different names,
-/// separated by tabs or commas.
+/// The header of a table has several names, separated by tabs or commas.
 fn names_columns(line: &[u8]) -> bool {
     let separator = if line.contains(&b'\t') { b'\t' } else { b',' };
     let columns: Vec<&[u8]> = line.trim_ascii_end().split(|byte| *byte == separator).collect();
@@ -94,7 +82,7 @@ impl Header {
         }
     }
 
-    /// Removes the header lines from the start of `lines`, and returns the other lines.
+    /// Stores the header lines at the start of `lines`, and returns the other lines.
     fn take<'a>(&mut self, mut lines: &'a [u8]) -> Cow<'a, [u8]> {
         while self.missing_lines > 0 && !lines.is_empty() {
             let end = lines.iter().position(|byte| *byte == b'\n').map_or(lines.len(), |end| end + 1);

@@ -1,9 +1,7 @@
-//! A file descriptor that a job inherits. The job's command contains the path of the descriptor
-//! (`/proc/self/fd/N`).
+//! A file descriptor that a job inherits, with its path (`/proc/self/fd/N`) in the job's command.
 //!
-//! Therefore a pipe or file with packets needs no name in a directory, and no other user can open
-//! the pipe or file. The kernel removes such a pipe or file when no process has it open any more,
-//! even after a crash.
+//! A pipe or file with packets therefore needs no name in a directory. No other user can open the
+//! pipe or file, and the kernel removes it when no process has it open any more.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,13 +17,11 @@ use steerage_guard::path::Directory;
 
 use super::error::Error;
 
-/// The lowest number of an inherited file descriptor. Smaller numbers are avoided, because shell
-/// scripts use the numbers 0 to 9 in redirections.
+/// Shell scripts use the numbers 0 to 9 in redirections.
 const NUMBER_MIN: i32 = 10;
 
-/// The permission bits of a file with packets. Every user may read the file, because the job's
-/// program may drop its privileges before it opens its input. This file mode is safe, because only
-/// the job has a descriptor of the file.
+/// Every user may read the file, because the job's program may drop its privileges before it opens
+/// its input. Only the job has a descriptor of the file.
 const READABLE: Mode = Mode::from_raw_mode(0o644);
 
 #[derive(Debug)]
@@ -36,24 +32,20 @@ impl Inherited {
         Ok(Self(fcntl_dupfd_cloexec(fd, NUMBER_MIN)?))
     }
 
-    /// Returns the path of the file or pipe. The job, and each program that the job starts, can
-    /// open this path. The path is not `/dev/fd/N`. If a program gets the path `/dev/fd/N`, it may
-    /// read from the descriptor itself instead of opening the file again. The descriptor can be
-    /// read only once.
+    /// Returns a path that the job, and programs that the job starts, can open. With `/dev/fd/N`, a
+    /// program may read from the descriptor itself, which can be read only once.
     pub(super) fn path(&self) -> OsString {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 
-    /// Returns the file descriptor. Programs that this process starts while the descriptor is open
-    /// inherit the descriptor.
+    /// Programs that this process starts while the descriptor is open inherit the descriptor.
     pub(super) fn opened_for_programs(self) -> io::Result<OwnedFd> {
         fcntl_setfd(&self.0, FdFlags::empty())?;
         Ok(self.0)
     }
 }
 
-/// Creates a pipe that child processes do not inherit. Returns the reading end and the writing end
-/// of the pipe.
+/// Child processes do not inherit the pipe. Returns the reading end and the writing end.
 pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     pipe_with(PipeFlags::CLOEXEC).map_err(|error| Error::Pipe(error.into()))
 }
@@ -68,8 +60,7 @@ pub(super) fn temporary_file() -> Result<File, Error> {
     created.map_err(|error| Error::Temporary { directory, error: error.into() })
 }
 
-/// Opens a temporary file a second time, so that a job can read it. The new file descriptor has its
-/// own file position.
+/// Opens a temporary file a second time, with its own file position, for a job.
 pub(super) fn for_reading(file: &File) -> io::Result<Inherited> {
     fchmod(file, READABLE)?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());

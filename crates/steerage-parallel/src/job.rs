@@ -1,6 +1,3 @@
-//! A job, which is a child process in its own process group. This module handles the job's process
-//! from its start until it is reaped.
-
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
@@ -28,17 +25,16 @@ use super::lines::last_line;
 use super::options::WaitingProcess;
 use super::results::JobResults;
 
-/// To find the last line of a job's standard error, only this number of bytes before the end of the
-/// file is read.
+/// The last line of a job's standard error is searched in this part of the file's end.
 const TAIL_BYTES: u64 = 4096;
 
 const SIGPIPE: i32 = Signal::SIGPIPE as i32;
 
 #[derive(Debug)]
 pub(super) enum Outputs {
-    /// The job's output goes to pipes, from which [`Merge`](super::merge::Merge) reads.
+    /// Pipes, from which [`Merge`](super::merge::Merge) reads.
     Collected { stdout: Option<Stdio>, stderr: Stdio },
-    /// The job's output goes to files in the directory in which the job runs.
+    /// Files in the directory in which the job runs.
     Files(JobResults),
 }
 
@@ -48,13 +44,11 @@ pub(super) struct Job {
     words: Vec<OsString>,
     pub(super) feed: Feed,
     outputs: Option<Outputs>,
-    /// The file with the job's standard error, if standard error goes to a file. This process and
-    /// the job have separate file positions in the file. Therefore reading does not move the
-    /// position at which the job writes.
+    /// The file of the job's standard error, if any. The job and this process share the file
+    /// position. Only `read_at` leaves the position at which the job writes unchanged.
     stderr_file: Option<File>,
     child: Option<Child>,
-    /// The writing end of a pipe to the waiting process. When the waiting process reads a byte from
-    /// the pipe, it executes the job's program.
+    /// A pipe to the waiting process, which executes the job's program when it reads a byte.
     gate: Option<File>,
     pub(super) started: Option<Instant>,
     pub(super) ended: Option<Ended>,
@@ -63,8 +57,7 @@ pub(super) struct Job {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
-    /// The exit status of the job. The exit status is `None` if this process ignores SIGCHLD. The
-    /// kernel then reaps the job itself.
+    /// `None` if this process ignores SIGCHLD. The kernel then reaps the job itself.
     pub(super) status: Option<ExitStatus>,
     pub(super) at: Instant,
     pub(super) cpu: Duration,
@@ -76,7 +69,6 @@ pub(super) struct Watched {
     pub(super) since: Option<Instant>,
     pub(super) waited: Duration,
     pub(super) fed: Duration,
-    /// True if a message has already said that the job reads nothing.
     pub(super) named: bool,
     pub(super) said: bool,
     pub(super) killed: Option<Killed>,
@@ -96,9 +88,7 @@ impl Job {
 
     pub(super) fn start(&mut self, jobs: usize) -> Result<(), Error> {
         if let Some(mut gate) = self.gate.take() {
-            // An error of this write is ignored, because an error means that the waiting process
-            // has ended. If the write failed, the exit status of the waiting process shows why that
-            // process ended.
+            // If the write fails, the waiting process has ended, as its exit status shows.
             let _ = gate.write_all(OPEN);
             self.started = Some(Instant::now());
             return Ok(());
@@ -111,8 +101,7 @@ impl Job {
         Ok(())
     }
 
-    /// Starts a waiting process, which executes the job's program when [`start`](Self::start) is
-    /// called.
+    /// Starts a process that executes the job's program when [`start`](Self::start) is called.
     pub(super) fn prepare(&mut self, jobs: usize, process: WaitingProcess) -> Result<(), Error> {
         let Some(outputs) = self.outputs.take() else { return Ok(()) };
         let program = self.program();
@@ -129,8 +118,7 @@ impl Job {
 
     fn program(&self) -> OsString {
         let program = self.words.first().cloned().unwrap_or_default();
-        // A relative path of the job's program is made absolute, because the job may run in another
-        // directory.
+        // A relative path is made absolute, because the job may run in another directory.
         match Path::new(&program).components().count() {
             0 | 1 => program,
             _ => std::path::absolute(&program).map_or(program, PathBuf::into_os_string),
@@ -149,19 +137,16 @@ impl Job {
             Outputs::Files(JobResults { directory: of_job, stdout, stderr }) => {
                 self.stderr_file = Some(stderr.try_clone().map_err(Error::Pipe)?);
                 command.stdout(stdout).stderr(stderr).current_dir(of_job.through());
-                // The descriptor of the directory stays open until the new process has changed to
-                // the directory.
+                // Stays open until the new process has changed to the directory.
                 directory = Some(of_job);
             }
         }
-        // The job runs in its own process group, so that the job does not receive the SIGINT that
-        // Ctrl-C sends. After Ctrl-C, the job ends at the end of its input.
+        // In its own process group, the job does not receive the SIGINT of Ctrl-C.
         let failed = |error| {
             let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
             Error::Start { program, error }
         };
-        // This process closes the inherited descriptor after the start of the job, so that the next
-        // job does not inherit it.
+        // Closed after the start of the job, so that the next job does not inherit the descriptor.
         let _inherited = self.feed.inherited.take().map(Inherited::opened_for_programs).transpose().map_err(failed)?;
         let spawned = program::start(command.process_group(0)).map_err(failed);
         drop(directory);
@@ -185,8 +170,7 @@ impl Job {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let (status, cpu) = match waitid(WaitId::Pid(pid), how) {
             Ok(Some(_)) => {
-                // Only one process is reaped at a time. Therefore the CPU time of the process is
-                // the increase in the CPU time of all reaped child processes.
+                // Only one process is reaped at a time.
                 let before = children_cpu();
                 let Ok(Some(status)) = child.try_wait() else { return };
                 (Some(status), children_cpu().saturating_sub(before))
@@ -214,8 +198,7 @@ impl Job {
     }
 }
 
-/// If a `Job` is dropped before its process has ended, `drop` ends the process. A `Job` is dropped
-/// before its end if the run could not begin, or if the job still waits for an incomplete file.
+/// A `Job` is dropped before its end if the run could not begin, or if its file is incomplete.
 impl Drop for Job {
     fn drop(&mut self) {
         if let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) {
@@ -226,8 +209,6 @@ impl Drop for Job {
 }
 
 impl Ended {
-    /// Returns a text that says how the job ended, such as `exited with 3` or `was killed by
-    /// SIGSEGV`.
     pub(super) fn what(&self) -> String {
         match (self.code(), self.signal()) {
             (Some(code), _) => format!("exited with {code}"),
@@ -246,8 +227,7 @@ impl Ended {
         self.status?.code()
     }
 
-    /// Returns true if SIGPIPE ended the job or a child process of the job's shell, because the
-    /// reader of standard output has exited.
+    /// SIGPIPE ended the job or a child of its shell: the reader of standard output has exited.
     pub(super) fn is_by_pipe(&self) -> bool {
         self.status.is_some_and(|status| status.signal() == Some(SIGPIPE)) || self.code() == Some(128 + SIGPIPE)
     }
@@ -257,8 +237,6 @@ impl Ended {
     }
 }
 
-/// Checks that the program exists and may be executed, as far as this can be checked before the
-/// start.
 fn find(program: &OsStr) -> io::Result<()> {
     let path = Path::new(program);
     let may_start = |path: &Path| -> io::Result<()> {

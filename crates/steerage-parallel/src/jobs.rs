@@ -1,6 +1,5 @@
-//! The jobs of a run. Four threads share the list of jobs: the thread of the packet CPU, the thread
-//! that watches the jobs, the thread that merges their output, and the thread that waits for the
-//! end of the run.
+//! The jobs of a run, which four threads share: the packet CPU, the thread that watches the jobs,
+//! the thread that merges their output, and the thread that waits for the end of the run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,24 +16,20 @@ use super::merge::{Heard, LastLines};
 use super::summary::Lost;
 use super::template::Via;
 
-/// The user's request to end the input of the jobs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
     pub(super) end: Option<Instant>,
     pub(super) hurry: bool,
 }
 
-/// The input of the jobs. All fields of the jobs' input are known when the jobs are started.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The packet streams to all jobs. The packet CPU (the CPU that reads the packets) uses this
-    /// list of streams, because it must not wait for the lock of the list of jobs.
+    /// The packet CPU uses this list, because it must not wait for the lock of the list of jobs.
     pub(super) streams: Vec<Stream>,
-    /// The link types of the packets that have been read. `has_one_link` is true if the jobs'
-    /// capture format supports only one link type.
+    /// The link types so far, and whether the jobs' capture format supports only one.
     pub(super) seen: Arc<LinksSeen>,
     pub(super) has_one_link: bool,
-    /// True if all inputs of the run can wait without losing packets, as a file can.
+    /// All inputs can wait without losing packets, as a file can.
     pub(super) can_wait: bool,
 }
 
@@ -43,19 +38,17 @@ pub(super) struct Jobs {
     jobs: Mutex<Vec<Job>>,
     input: OnceLock<Input>,
     asked: Mutex<Asked>,
-    /// True if the run must not read any more packets. Inputs that can wait, such as files, check
-    /// this flag.
+    /// The run must not read any more packets. Inputs that can wait check this flag.
     pub(super) end_now: Arc<AtomicBool>,
     pub(super) is_complete: AtomicBool,
     pub(super) timeout: Option<Duration>,
     pub(super) last_lines: LastLines,
-    /// True if all jobs ended before the end of their input.
+    /// All jobs ended before the end of their input.
     pub(super) outlived: AtomicBool,
 }
 
 impl Jobs {
-    /// Creates an empty list of jobs. A job is killed if it reads nothing for the time `timeout`
-    /// although packets wait for it.
+    /// A job is killed if it reads nothing for `timeout` although packets wait for it.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
         let (jobs, input, asked, end_now, is_complete, last_lines, outlived) = Default::default();
         Self { jobs, input, asked, end_now, is_complete, timeout, last_lines, outlived }
@@ -69,15 +62,13 @@ impl Jobs {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the jobs and their input. `add` may be called only once.
     pub(super) fn add(&self, jobs: Vec<Job>, input: Input) {
         *self.last_lines.lock().unwrap_or_else(PoisonError::into_inner) = vec![Heard::default(); jobs.len()];
         *self.lock() = jobs;
-        // `set` fails only if the input was already set, and `add` is called only once.
         let _ = self.input.set(input);
     }
 
-    /// Starts all jobs that have not been started yet, except jobs whose file is incomplete.
+    /// Starts all jobs that were not started yet, except jobs whose file is incomplete.
     pub(super) fn start_all(&self) -> Result<(), Error> {
         let mut jobs = self.lock();
         let count = jobs.len();
@@ -87,15 +78,13 @@ impl Jobs {
         started
     }
 
-    /// Declares that no more jobs will be started. After a call of `complete`, each waiting process
-    /// whose job was not started ends.
+    /// No more jobs will be started: the waiting processes of jobs that were not started end.
     pub(super) fn complete(&self) {
         self.lock().iter_mut().for_each(Job::give_up_start);
         self.is_complete.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the input of the jobs early. If `hurry` is true, jobs that continue to run for too long
-    /// after the end of their input are killed.
+    /// If `hurry` is true, jobs that run for too long after the end of their input are killed.
     pub(super) fn stop(&self, hurry: bool) {
         {
             let mut asked = self.asked();
@@ -106,18 +95,14 @@ impl Jobs {
         self.end_streams();
     }
 
-    /// Returns the packet streams to all jobs. The list is empty until the jobs are added.
     pub(super) fn streams(&self) -> &[Stream] {
         self.input.get().map_or(&[], |input| &input.streams)
     }
 
-    /// Returns true if all inputs of the run can wait without losing packets.
     pub(super) fn input_can_wait(&self) -> bool {
         self.input.get().is_none_or(|input| input.can_wait)
     }
 
-    /// Returns an error if the packets have several link types, but the jobs' capture format
-    /// supports only one link type.
     pub(super) fn several_links(&self) -> Option<Error> {
         let input = self.input.get().filter(|input| input.has_one_link)?;
         let [first, other] = [input.seen.first()?, input.seen.other()?].map(|link| link_name(link).into_owned());
@@ -132,15 +117,13 @@ impl Jobs {
         self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).all(|stream| stream.has_ended())
     }
 
-    /// Returns the reason why a job did not get all of its packets, or `None` if the job got all
-    /// packets. Two kinds of lost packets do not count: packets of a live input that was too fast
-    /// for the job, and packets that were lost because the user ended the run.
+    /// Returns the reason why a job did not get all of its packets, if any. Packets do not count if
+    /// a live input was too fast for the job, or if the user ended the run.
     pub(super) fn incomplete(&self, job: &Job, lost: &Lost) -> Option<String> {
         let was_asked = self.asked().end.is_some();
         let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;
         match job.feed.failure() {
-            // No error has ended the job. The end of the job is not an error, because this process
-            // ended the job after the user ended the run.
+            // This process ended the job, after the user had ended the run.
             Some(StreamFailure::ReaderGone) if job.watched.killed == Some(Killed::Interrupt) => return None,
             Some(StreamFailure::ReaderGone) if lost.total() > 0 || outlived => {
                 return Some("it ended before the end of its input".to_owned());

@@ -1,27 +1,21 @@
-//! Detects the kind of a job's output from its first bytes.
-
 use steerage_capture::CaptureMerge;
 
 use super::lines::LINE_BYTES_MAX;
 
-/// The maximum number of bytes at the start of a job's output that are checked to detect whether
-/// the output is text.
+/// The bytes that are checked to detect whether an output is text.
 const PROBE_BYTES: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Lines,
-    /// A pcap or pcapng file.
     Capture,
-    /// A JSON array. An element of the JSON array may extend over several lines.
     JsonArray,
-    /// Output that this program cannot merge. The text is the name of the output's format.
+    /// This program cannot merge the named format.
     Unknown(&'static str),
 }
 
 impl Kind {
-    /// Detects the kind of an output from its first bytes, `start`. Returns `None` if more bytes
-    /// are needed. `ended` is true if the output has no more bytes.
+    /// Returns `None` if more bytes are needed. `ended` is true if the output has no more bytes.
     pub(super) fn of(start: &[u8], ended: bool) -> Option<Self> {
         match CaptureMerge::is_capture(start) {
             Some(true) => return Some(Self::Capture),
@@ -33,8 +27,7 @@ impl Kind {
         }
         let text = start.trim_ascii_start();
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // A line that is too long to be kept in memory is processed in pieces. For the detection of
-        // the output's kind, a line that is processed in pieces counts as a complete line.
+        // A line too long for memory is processed in pieces, and counts as a complete line here.
         let is_whole = ended || line.len() < text.len() || text.len() > LINE_BYTES_MAX;
         let line = line.trim_ascii_end();
         if line.starts_with(b"<?xml") {
@@ -44,8 +37,7 @@ impl Kind {
             None if !ended && start.len() <= LINE_BYTES_MAX => None,
             Some(b'[' | b'{') if !is_whole => None,
             Some(b'{') if line.len() == 1 => Some(Self::Unknown("JSON over several lines")),
-            // At the start of a JSON array, tshark writes `[`, a newline, and `{`. If an array
-            // begins and ends on the same line, the output counts as lines of JSON.
+            // tshark begins an array with a line `[`. An array on one line counts as lines of JSON.
             Some(b'[') if is_whole && text.len() <= LINE_BYTES_MAX => {
                 let rest = line[1..].trim_ascii_start();
                 let is_open = rest.is_empty() || rest.starts_with(b"{") && !rest.ends_with(b"]");
@@ -56,9 +48,8 @@ impl Kind {
     }
 }
 
-/// Returns true if the first bytes of an output are not text. Text in any character set contains no
-/// NUL. Text contains only those control characters that move the cursor, ring the bell or change
-/// the color.
+/// Text in any character set contains no NUL, and only control characters that move the cursor,
+/// ring the bell or change the color.
 fn is_binary(start: &[u8]) -> bool {
     start.iter().take(PROBE_BYTES).any(|byte| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f))
 }

@@ -2,9 +2,8 @@
 //!
 //! tshark, tcpdump, Zeek and many other tools read packets on only one CPU. This crate starts
 //! several copies of such a tool, the *jobs*, and splits the packets of a capture or an interface
-//! among them. A job gets all packets of its flows in the order of arrival: both directions and all
-//! fragments. The outputs of the jobs are merged into one output, as if a single copy of the tool
-//! had written it.
+//! among them. A job gets all packets of its flows in order: both directions and all fragments. The
+//! outputs of the jobs are merged, as if a single copy of the tool had written them.
 //!
 //! ```
 //! use steerage_capture::CaptureOptions;
@@ -19,16 +18,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`run()`] does all steps of a run. Some programs need their own instance, with a sandbox,
-//! signals or reports. Programs that need their own instance use [`Parallel`], which offers the
-//! steps of a run one by one.
+//! [`run()`] does all steps of a run. Programs that need their own instance, with a sandbox,
+//! signals or reports, use [`Parallel`], which offers the steps one by one.
 //!
 //! A single CPU reads and splits the packets, because splitting costs little compared with the work
-//! of the jobs. If the input is a file, the CPU that reads it pauses while the jobs have enough
-//! packets, so no packet is lost. If packets of a live input arrive too fast for a job, some of the
-//! packets are lost, and the [`Summary`] counts them. One thread reads and merges the outputs of
-//! all jobs. Output that must wait for the output of another job is stored in an unnamed temporary
-//! file. Another thread watches the jobs. The watching thread reports jobs that read nothing, and
+//! of the jobs. If the input is a file, reading pauses while the jobs have enough packets, so no
+//! packet is lost. If packets of a live input arrive too fast for a job, some are lost, and the
+//! [`Summary`] counts them. One thread reads and merges the outputs of all jobs, and stores output
+//! that must wait in unnamed temporary files. Another thread reports jobs that read nothing, and
 //! kills jobs that still run after they should have ended.
 //!
 //! | file | content |
@@ -49,10 +46,9 @@
 //! | `console`, `template` | standard error; the command of each job |
 //! | `options`, `error` | what the caller decides; every error |
 //!
-//! Each source file in this table imports only from files that are below it in the table.
+//! Each file in this table imports only from files below it.
 //!
-//! Error messages and notes name the options of `steerage parallel`, because most people see these
-//! messages when they use this command.
+//! Error messages name the options of `steerage parallel`, with which most people see them.
 #![forbid(unsafe_code)]
 
 mod brake;

@@ -1,15 +1,10 @@
-//! Joins the pieces of output that a job writes to complete lines.
-
-/// In Elasticsearch's format (tshark -T ek), an action line comes before each document. The
-/// beginning of an action line: in Elasticsearch's format (tshark -T ek), such a line comes before
-/// each document. An action line must stay directly before its document.
+/// The beginning of an action line, which must stay directly before its document (Elasticsearch's
+/// format, tshark -T ek).
 pub(super) const ACTION: &[u8] = b"{\"index\":";
 
-/// The maximum length in bytes of a line that is kept in memory. A longer line is written to the
-/// output in pieces, and no output of other jobs is written between the pieces.
+/// A longer line is written in pieces, without output of other jobs between the pieces.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// The incomplete line at the end of a job's output: its newline has not arrived yet.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     rest: Vec<u8>,
@@ -20,9 +15,8 @@ pub(super) struct Lines {
 const LAST_BYTES_MAX: usize = 300;
 
 impl Lines {
-    /// Adds more output of the job, and appends all complete lines to `out`. Returns true if a line
-    /// is too long to be kept in memory. After such a partial line, the next output must come from
-    /// the same job.
+    /// Adds output, and appends all complete lines to `out`. Returns true after a part of a line
+    /// that is too long for memory. The next output must then come from the same job.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         let before = self.rest.len();
         self.rest.extend_from_slice(written);
@@ -40,17 +34,14 @@ impl Lines {
         self.within
     }
 
-    /// Returns the position after the last line that can be added to the merged output. `newline`
-    /// is the position of the last newline in the bytes that the job has written. If a line must
-    /// stay directly before the next line, it is added to the output only when the next line is
-    /// complete.
+    /// Returns the position after the last line that can be written. `newline` is the position of
+    /// the last newline. An action line is written only when the next line is complete.
     fn whole(&self, newline: usize) -> usize {
         let start = self.rest[..newline].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if self.rest[start..].starts_with(ACTION) && !self.within { start } else { newline + 1 }
     }
 
-    /// Ends the output of the job. If `adds_newline` is true and the last line has no newline, adds
-    /// a newline.
+    /// If `adds_newline` is true and the last line has no newline, adds one.
     pub(super) fn end(&mut self, adds_newline: bool, out: &mut Vec<u8>) {
         if self.within || !self.rest.is_empty() {
             self.rest.extend(adds_newline.then_some(b'\n'));
@@ -73,7 +64,6 @@ impl Lines {
     }
 }
 
-/// The tag at the start of each line of a job's output: the number of the job.
 #[derive(Debug, Default)]
 pub(super) struct Tag {
     tag: Vec<u8>,
@@ -81,12 +71,10 @@ pub(super) struct Tag {
 }
 
 impl Tag {
-    /// Returns the tag for the lines of a job. If `job` is `None`, the lines get no tag.
     pub(super) fn of(job: Option<usize>) -> Self {
         Self { tag: job.map(|job| format!("{job}\t").into_bytes()).unwrap_or_default(), within: false }
     }
 
-    /// Appends lines to `out`, with the tag at the start of each line.
     pub(super) fn add(&mut self, lines: &[u8], out: &mut Vec<u8>) {
         if self.tag.is_empty() {
             return out.extend_from_slice(lines);

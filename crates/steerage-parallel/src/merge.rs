@@ -1,9 +1,7 @@
 //! Reads the output of the jobs, and passes the output to the [`Sink`], which merges it.
 //!
-//! A single thread reads from all jobs. If the reader of standard output is slow, the merging
-//! thread waits for that reader. While the merging thread waits, the jobs' pipes fill up, and the
-//! jobs wait too. If the input is a file, this program also stops reading the file while the jobs
-//! wait.
+//! A single thread reads from all jobs. If the reader of standard output is slow, this thread
+//! waits, the jobs' pipes fill up, and the jobs and the reading of an input file wait too.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,13 +19,12 @@ use super::sink::{Sink, Stopped};
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time. The
-/// wait is useful, because waking the merging thread for each write of a job would take longer than
-/// reading the data.
+/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time, and
+/// waking the thread for each write would take longer than reading the data.
 const LINGER: Duration = Duration::from_millis(4);
 
-/// If a read returns at least this many bytes, the job writes so fast that it would soon have to
-/// wait for room in its pipe. Therefore the merging thread reads again without a pause.
+/// After a read of this many bytes, the thread reads again without a pause, because the job would
+/// soon have to wait for room in its pipe.
 const MUCH_BYTES: usize = 24 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +44,8 @@ pub(super) struct Source {
 pub(super) struct MergeOptions {
     pub(super) tag: bool,
     pub(super) order: Order,
-    /// For each job, a file for output that must wait for the output of other jobs.
     pub(super) files: Vec<File>,
-    /// The number of header lines at the start of each job's output. The merged output contains the
-    /// header lines only once.
+    /// The header lines at the start of each job's output. The merged output has them only once.
     pub(super) header: Option<usize>,
 }
 
@@ -64,8 +59,7 @@ pub(super) struct Heard {
 
 struct Open {
     source: Source,
-    /// The incomplete line that the job is writing to standard error. `tag` is the tag for the
-    /// job's lines on standard error.
+    /// The incomplete line and the tag for lines of the job's standard error.
     lines: Lines,
     tag: Tag,
 }
@@ -95,14 +89,11 @@ impl<'a> Merge<'a> {
         Self { open, to, console, last_lines: Arc::clone(last_lines), bytes, in_a_hurry: false }
     }
 
-    /// Reads and merges the outputs of the jobs until all jobs have closed their outputs. If a
-    /// write to standard output fails, `run` closes the pipes of the jobs' standard output, so that
-    /// the jobs notice the failure. It also calls `on_failure`.
+    /// Merges until all jobs have closed their outputs. After a failed write to standard output,
+    /// `run` closes the pipes of the jobs' standard output, and calls `on_failure`.
     pub(super) fn run(mut self, on_failure: impl Fn()) -> Result<(), Stopped> {
         let mut result = Ok(());
-        // A job may be writing a line that is too long to be kept in memory. The number of the job
-        // whose long line is being written in pieces. The pieces of a line that is too long for
-        // memory are written one after the other.
+        // The job that is writing a line too long for memory, in pieces one after the other.
         let mut holder = None;
         while !self.open.is_empty() {
             let mut ready = self.ready(holder);
@@ -111,8 +102,7 @@ impl<'a> Merge<'a> {
                 ready = self.ready(holder);
             }
             for at in ready.into_iter().rev() {
-                // Since the call of `ready`, a job may have begun a line that is too long for
-                // memory and is written in pieces.
+                // A job may have begun such a line since the call of `ready`.
                 if !may_read(&self.open[at], holder) {
                     continue;
                 }
@@ -151,7 +141,7 @@ impl<'a> Merge<'a> {
         let got = match open.source.pipe.read(&mut self.bytes) {
             Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            // If a pipe cannot be read because of an error, it counts as closed.
+            // A pipe that cannot be read counts as closed.
             Err(_) => 0,
         };
         self.in_a_hurry |= got >= MUCH_BYTES;
@@ -182,8 +172,7 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Returns true if the pipe `open` may be read now. While a long line of the job `holder` is
-/// written in pieces, the standard output of the other jobs must wait.
+/// While a long line of the job `holder` is written in pieces, the other jobs must wait.
 fn may_read(open: &Open, holder: Option<usize>) -> bool {
     open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job)
 }

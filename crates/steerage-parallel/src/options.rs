@@ -1,5 +1,3 @@
-//! The options of a run, which the caller chooses.
-
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,40 +10,32 @@ use steerage_capture::CaptureInfo;
 /// The options of a run. [`Options::new`] sets the defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The number of jobs: at least 1, and at most
-    /// [`OUTPUTS_MAX`](steerage::limits::OUTPUTS_MAX).
+    /// The number of jobs, from 1 to [`OUTPUTS_MAX`](steerage::limits::OUTPUTS_MAX).
     pub jobs: usize,
-    /// The command of each job: a program and its arguments. In the program's name and in each
-    /// argument, `{n}` is replaced by the number of the job, counted from 1. The placeholder
-    /// `{jobs}` is replaced by the number of jobs. The placeholders `{fifo}`, `{file}` and `{tap}`
-    /// in a command determine how the job gets its packets. `{fifo}` is replaced by the path of a
-    /// pipe, `{file}` by the path of a complete file, and `{tap}` by the name of a network
-    /// interface. A command without `{fifo}`, `{file}` and `{tap}` reads its packets from standard
-    /// input.
+    /// The command of each job: a program and its arguments, in which `{n}` stands for the number
+    /// of the job, counted from 1, and `{jobs}` for the number of jobs. The job gets its packets
+    /// through `{fifo}` (the path of a pipe), `{file}` (the path of a complete file), `{tap}` (the
+    /// name of a network interface) or, without these placeholders, standard input.
     pub command: Vec<OsString>,
     /// Determines which packets must go to the same job, such as those of a flow.
     pub together: Together,
     /// The capture format in which jobs read their packets.
     pub format: Format,
-    /// True if jobs get the inner frames of tunnels (VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS),
-    /// without the outer headers.
+    /// Jobs get the inner frames of tunnels (VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS).
     pub strip_tunnels: bool,
-    /// A job is killed if it reads nothing for this time although packets wait for it. If this time
-    /// is `None`, no job is killed for reading nothing.
+    /// A job is killed if it reads nothing for this time although packets wait for it.
     pub job_timeout: Option<Duration>,
     /// The destination of the jobs' output.
     pub collect: Collect,
     /// True if standard error is a terminal on which the progress line may be drawn.
     pub draws_progress: bool,
-    /// The command that starts a waiting process for each job that reads a `{file}`. The waiting
-    /// process waits until the job's file is complete. If this command is `None`, no process waits.
-    /// The program of the job is then started when its file is complete.
+    /// Starts a process for each job that reads a `{file}`, which waits until the file is complete.
+    /// With `None`, the program of the job is started when its file is complete.
     pub waiting_process: Option<WaitingProcess>,
 }
 
 impl Options {
-    /// Returns the default options for `jobs` copies of `command`. Each flow stays in one job, and
-    /// the lines of the jobs are printed in the order in which they arrive.
+    /// Returns the defaults: each flow stays in one job, and lines are printed as they arrive.
     pub fn new(jobs: usize, command: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             jobs,
@@ -61,19 +51,17 @@ impl Options {
     }
 }
 
-/// A function that returns the command for a waiting process, which later executes the job's
-/// program. The waiting process calls a [function that waits](crate::start_when_ready), and then
-/// executes `program`. This crate appends the arguments of `program` to the command.
+/// Returns the command for a process that calls a [function that waits](crate::start_when_ready),
+/// and then executes `program`. This crate appends the arguments of `program`.
 ///
-/// A process in a sandbox cannot start programs while packets flow. Therefore a program with a
-/// sandbox starts the waiting processes of all jobs before it enters the sandbox.
+/// A process in a sandbox cannot start programs while packets flow, so it starts the waiting
+/// processes before it enters the sandbox.
 pub type WaitingProcess = fn(program: &OsStr) -> Command;
 
 /// The format of the captures that jobs read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// The jobs read the format of the input file, or [`PcapNanos`](Self::PcapNanos) if the input
-    /// is not a file.
+    /// The format of the input file, or [`PcapNanos`](Self::PcapNanos) if the input is not a file.
     #[default]
     AsInput,
     /// pcap with microseconds.
@@ -93,15 +81,14 @@ pub enum Collect {
         order: Order,
         /// True if each line of the merged output begins with the number of the job and a tab.
         tag: bool,
-        /// The number of header lines at the start of each job's output. The merged output contains
-        /// the header lines only once. `None` means one header line if the command is tshark with
-        /// `-E header=y`. For any other command, it means no header line.
+        /// The number of header lines at the start of each job's output, which the merged output
+        /// has only once. `None` means 1 for tshark with `-E header=y`, and otherwise 0.
         header: Option<usize>,
     },
     /// The jobs write directly to standard output, so the lines of different jobs may be mixed.
     Unmerged,
-    /// The outputs are written to files in this directory. Job N runs in the subdirectory N, and
-    /// its output is written to the files `stdout` and `stderr` in that subdirectory.
+    /// Job N runs in the subdirectory `N` of this directory, and writes `stdout` and `stderr`
+    /// there.
     Results(PathBuf),
 }
 
@@ -123,14 +110,12 @@ impl Collect {
 /// The order in which the jobs' outputs are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Lines of output are merged in the order in which the jobs write them. Packets are merged by
-    /// time.
+    /// Lines in the order in which the jobs write them, packets by time.
     #[default]
     Any,
-    /// In the merged output, the output of job 1 comes first, then the output of job 2, and so on.
+    /// The output of job 1, then the output of job 2, and so on.
     Job,
-    /// Lines of output are sorted by the time at the start of each line, and packets by their
-    /// timestamps.
+    /// Lines by the time at their start, packets by their timestamps.
     Time,
 }
 

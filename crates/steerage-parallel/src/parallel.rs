@@ -1,6 +1,3 @@
-//! The steps of a run: check the options, start the jobs, watch them while packets flow, and create
-//! the summary.
-
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -35,7 +32,7 @@ use super::summary::{JobSummary, Lost, Summary};
 use super::template::{Template, Via};
 use super::watch::Watch;
 
-/// The total size in bytes of the buffers of all jobs, such as 4 MiB for each of 32 jobs.
+/// The bytes of the buffers of all jobs, such as 4 MiB for each of 32 jobs.
 const BUFFERS_BYTES: usize = 128 << 20;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
 const BUFFER_BYTES_MIN: usize = 1 << 20;
@@ -44,9 +41,8 @@ const BUFFER_BYTES_MIN: usize = 1 << 20;
 /// ended. If the devices end on their own, as files do, the jobs get all packets of the devices.
 ///
 /// # Errors
-/// Returns the errors of the steps of [`Parallel`], and [`Error::Failed`] if a job failed. Before
-/// `run` returns [`Error::Failed`], it prints the notes of the run and the error of each job to
-/// standard error.
+/// Returns the errors of the steps of [`Parallel`], and [`Error::Failed`] if a job failed, after
+/// the error of each job was printed.
 pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
     let Opened { inputs, capture, .. } = opened;
     let hasher = FlowHasher::keyed(
@@ -79,11 +75,9 @@ pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
     jobs.map(|()| summary)
 }
 
-/// A run of jobs, for a program that has its own instance and executes the steps of the run one by
-/// one:
+/// A run of jobs, for a program that has its own instance and executes the steps one by one:
 ///
-/// 1. [`new`](Self::new) checks the options. It also creates a file for each job's output, if that
-///    output may have to wait for other jobs.
+/// 1. [`new`](Self::new) checks the options, and creates files for output that may have to wait.
 /// 2. [`split`](Self::split) returns the packet function, which assigns packets to jobs. With
 ///    [`downstream`](Self::downstream), an input that can wait (such as a file) ends only after the
 ///    jobs have read all of their packets.
@@ -106,7 +100,6 @@ pub struct Parallel {
     began: Began,
 }
 
-/// The time at which the run began, and the CPU time that this process had used up to that time.
 #[derive(Clone, Copy, Debug)]
 struct Began {
     at: Instant,
@@ -136,9 +129,8 @@ impl Parallel {
         template(options).map(drop)
     }
 
-    /// Returns the packet function of the instance. The instance must have exactly one CPU and use
-    /// [hashes at arrival](Builder::always_hash). `hasher` and `layers` must be the same as those
-    /// of the instance.
+    /// Returns the packet function of the instance, which must have exactly one CPU, use [hashes at
+    /// arrival](Builder::always_hash), and have the same `hasher` and `layers`.
     pub fn split(&self, hasher: FlowHasher, layers: Layers) -> SplitOptions {
         SplitOptions::new(self.options.jobs, self.options.together, hasher, layers)
     }
@@ -150,8 +142,7 @@ impl Parallel {
         Box::new(ToJobs { jobs: Arc::clone(&self.jobs), handed_on: split.handed_on(), brake })
     }
 
-    /// Returns a flag for a [`Drain`] (a wrapper of inputs) whose inputs can wait without losing
-    /// packets. The flag becomes true when the drain must stop reading packets.
+    /// Returns a flag that becomes true when a [`Drain`] of inputs must stop reading packets.
     pub fn end_now(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.jobs.end_now)
     }
@@ -165,8 +156,7 @@ impl Parallel {
     /// `{file}` starts later, when its file is complete.
     ///
     /// # Errors
-    /// Returns an error if a job's process cannot be created. The same applies to its pipe, file or
-    /// interface, and to its output.
+    /// Returns an error if a job's process, pipe, file, interface or output cannot be created.
     pub fn start(&mut self, input: InputInfo) -> Result<Vec<Output>, Error> {
         let Options { jobs: count, collect, waiting_process, .. } = &self.options;
         let (count, via) = (*count, self.template.via);
@@ -175,7 +165,7 @@ impl Parallel {
             return Err(Error::Wrong(format!("{why}; for files use - or {{fifo}}, or --pace")));
         }
         let format = format(self.options.format, input.capture.as_deref());
-        let seen = Arc::new(LinksSeen::new(None));
+        let seen = Arc::<LinksSeen>::default();
         let mut options = StreamOptions::new(format).links(&seen).buffer(buffer(count)).patient();
         if self.options.strip_tunnels {
             options = options.unwrapped_by(strip_tunnels);
@@ -195,8 +185,7 @@ impl Parallel {
             outputs.push(output);
             streams.extend(feed.stream.clone());
             let mut job = Job::new(number, words, feed, written);
-            // All other jobs start now. After it has started a job, this process closes the job's
-            // ends of the pipes.
+            // All other jobs start now, and this process closes its copies of their pipe ends.
             match (via, waiting_process) {
                 (Via::File, Some(process)) => job.prepare(count, *process)?,
                 (Via::File, None) => {}
@@ -210,17 +199,16 @@ impl Parallel {
         Ok(outputs)
     }
 
-    /// Watches the jobs and merges their output in other threads. Meanwhile, the calling thread
-    /// calls `run`, which runs the instance to its end. When `run` has returned, `attend` starts
-    /// the jobs that read a file, and returns when all jobs have ended. The function `stop` must
-    /// stop the instance, even if the instance has not started yet.
+    /// Watches the jobs and merges their output in other threads, while the calling thread calls
+    /// `run`, which runs the instance to its end. Then starts the jobs that read a file, and waits
+    /// for all jobs. `stop` must stop the instance, even if it has not started yet.
     ///
     /// # Errors
     /// Returns the error that `run` returned, or [`Error::Start`] if a job's program cannot be
     /// started. All jobs have ended by then.
     ///
     /// # Panics
-    /// If `run` panics. Even if `run` panics, all jobs have ended when `attend` panics.
+    /// If `run` panics. All jobs have ended by then.
     pub fn attend<R, E>(self, stop: &(dyn Fn() + Sync), run: impl FnOnce() -> Result<R, E>) -> Result<(R, Attended), E>
     where
         E: std::convert::From<Error>,
@@ -238,8 +226,7 @@ impl Parallel {
             let merge = Merge::new(sources, merge, &console, &jobs.last_lines);
             let merging = scope.spawn(|| (merge.run(|| jobs.stop(true)), job::thread_cpu()));
             let watching = scope.spawn(|| watch.run());
-            // If `run` panics, the panic is resumed only after the jobs have ended. The reason is
-            // that the merging thread and the watching thread wait for the jobs.
+            // A panic is resumed when the jobs have ended: the other threads wait for the jobs.
             let ended = catch_unwind(AssertUnwindSafe(run));
             let ended = ended.map(|ended| ended.and_then(|ended| jobs.start_all().map(|()| ended).map_err(E::from)));
             jobs.complete();
@@ -261,10 +248,8 @@ fn template(options: &Options) -> Result<Template, Error> {
         .ok_or_else(|| Error::Wrong("a command has one of {fifo}, {file} and {tap}: leave the others out".to_owned()))
 }
 
-/// Creates, for each job, a file for output that must wait for the output of other jobs. The files
-/// are created before the run enters a sandbox, because a sandbox allows no new files. With
-/// `Order::Any`, it is not known before the run whether a job's output must wait. Therefore a run
-/// with `Order::Any` continues without the files if they cannot be created.
+/// The files are created before the run enters a sandbox, which allows no new files. With
+/// `Order::Any`, the run continues without files, because output does not wait in every run.
 fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     let Collect::Merged { order, .. } = options.collect else { return Ok(Vec::new()) };
     if options.jobs == 1 {
@@ -274,8 +259,7 @@ fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     if order == Order::Any { Ok(files.unwrap_or_default()) } else { files }
 }
 
-/// Returns the number of header lines that tshark prints, which is 1 if the command contains `-E
-/// header=y`.
+/// Returns the number of header lines that tshark prints with `-E header=y`.
 fn tshark_header(command: &[OsString]) -> Option<usize> {
     let has = |text: &[u8]| command.iter().any(|word| word.as_bytes().windows(text.len()).any(|part| part == text));
     (has(b"tshark") && has(b"header=y")).then_some(1)
@@ -358,18 +342,16 @@ pub struct Attended {
 pub struct Finished {
     /// The summary of the run, with the counts of packets and the results of the jobs.
     pub summary: Summary,
-    /// This field contains an error if the output of the jobs could not be merged. If the reader of
-    /// standard output has exited, this field contains no error.
+    /// An error if the output could not be merged, except if nobody reads standard output.
     pub merged: Result<(), Error>,
-    /// This field contains an error if a job failed, or did not get all of its packets. An error in
-    /// `merged` or an error of the input is more important than an error in `jobs`, because it may
-    /// be the cause of the latter.
+    /// An error if a job failed or did not get all of its packets. An error in `merged` or of the
+    /// input is more important, because it may be the cause.
     pub jobs: Result<(), Error>,
 }
 
 impl Attended {
-    /// Creates the summary. The parameter `snapshot` is the instance's packet counts at its end. If
-    /// a job exited with 0 but did not get all of its packets, prints a message to standard error.
+    /// Creates the summary from the instance's counts at its end. Prints a message for each job
+    /// that exited with 0 but did not get all of its packets.
     pub fn finish(self, snapshot: &Snapshot) -> Finished {
         let Self { jobs, capture, console, merged, merge_cpu, began } = self;
         let nobody_reads = matches!(merged, Err(Stopped::NobodyReads | Stopped::Unmergeable { .. }));
@@ -394,14 +376,11 @@ impl Attended {
     }
 }
 
-/// Creates the summary of each job. If a job exited with 0 but did not get all of its packets,
-/// prints a message.
 fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Console) -> Vec<JobSummary> {
     let all = jobs.lock();
     let of_job = |(nth, job): (usize, &Job)| {
         let lost = Lost::of_output(snapshot, nth);
-        // If the reader of standard output has exited, it does not matter whether a job got all of
-        // its packets.
+        // If nobody reads standard output, it does not matter whether a job got all of its packets.
         let incomplete = jobs.incomplete(job, &lost).filter(|_| !nobody_reads);
         let by_pipe = nobody_reads && job.ended.is_some_and(|ended| ended.is_by_pipe());
         let failed = incomplete.is_some() || (!job.has_succeeded() && !by_pipe);
@@ -409,8 +388,7 @@ fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Con
     };
     let summaries: Vec<JobSummary> = all.iter().enumerate().map(of_job).collect();
     for job in &summaries {
-        // If a job exited with a status other than 0, a message has already reported how the job
-        // ended.
+        // For a status other than 0, a message has already reported how the job ended.
         if let Some(why) = job.incomplete.as_ref().filter(|_| job.exit_status == Some(0)) {
             let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
             let missing = counted(job.lost.total(), "packet");

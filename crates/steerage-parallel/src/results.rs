@@ -1,11 +1,8 @@
-//! The directory of the option `--results`. The directory has a subdirectory for each job, which
-//! contains the job's output.
+//! The directory of the option `--results`, with a subdirectory for the output of each job.
 //!
-//! Jobs run with the rights of the user, who is often root. Therefore no other user may choose the
-//! directory to which the output of the jobs is written. Each directory is opened once. The files
-//! in a directory are created relative to the descriptor of that directory. All output files are
-//! new. If a file with the name of an output file exists, it is removed first. Therefore the output
-//! is never written to an old file.
+//! Jobs run with the rights of the user, who is often root, so no other user may choose the
+//! directory of the output. Each directory is opened once, and its files are created relative to
+//! its descriptor. An older file with the name of an output file is removed, and never written to.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,8 +14,7 @@ use steerage_guard::path::{Directory, PathError};
 
 use super::error::Error;
 
-/// The permission bits of a directory with output. Like a capture, the output of a job may contain
-/// packets. Therefore only the owner and the group may read the directory.
+/// Output may contain packets, so only the owner and the group may read the directory.
 const DIRECTORY_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o640;
 
@@ -33,8 +29,7 @@ pub(super) struct JobResults {
 }
 
 impl Results {
-    /// Creates the directory for the jobs' output if it does not exist. Parent directories are not
-    /// created, so that a mistyped path is reported as an error.
+    /// Parent directories are not created, so that a mistyped path is reported as an error.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let failed = |error| Error::Results { path: path.to_owned(), error };
         Directory::open_or_create(path, DIRECTORY_MODE).map(Self).map_err(failed)
@@ -58,9 +53,8 @@ impl Results {
     }
 }
 
-/// Creates a new file. If a directory entry with the name of the new file exists, the entry is
-/// removed first. Between this removal and the creation, no other user can create an entry with the
-/// name, because only this user can write to the directory.
+/// Removes an older entry with this name. No other user can create an entry in between, because
+/// only this user can write to the directory.
 fn new_file(directory: &Directory, name: &OsStr) -> Result<File, PathError> {
     match directory.remove_file(name) {
         Err(PathError::System(error)) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}

@@ -1,5 +1,4 @@
-//! Merges the outputs of the jobs, and writes them to standard output. The kind of the output (such
-//! as lines or a JSON array) determines how the outputs are merged.
+//! Merges the outputs of the jobs by their kind, and writes them to standard output.
 //!
 //! | output | any order (the default) | `--order job` | `--order time` |
 //! |---|---|---|---|
@@ -25,18 +24,15 @@ use super::options::Order;
 use super::spool::Spool;
 use super::times::{Times, Unsorted};
 
-/// Merged output is collected in memory, and is written to standard output when it has at least
-/// this number of bytes.
+/// `advance` writes the merged output when it has at least this many bytes.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// The reason why the merge ended before the jobs ended.
 #[derive(Debug)]
 pub(super) enum Stopped {
     NobodyReads,
     Failed(io::Error),
-    /// A job's output that must wait for the output of other jobs cannot be stored in a file.
+    /// A job's output that must wait for other jobs cannot be stored in a file.
     NotKept(io::Error),
-    /// The output of this job cannot be merged.
     Unmergeable {
         job: usize,
         why: String,
@@ -46,28 +42,23 @@ pub(super) enum Stopped {
 #[derive(Debug)]
 pub(super) struct Sink {
     order: Order,
-    /// The kind of the outputs of all jobs. The kind is `None` until a job has written enough bytes
-    /// for it to be detected.
+    /// The kind of all outputs. `None` until a job has written enough bytes to detect the kind.
     kind: Option<Kind>,
     jobs: Vec<JobOutput>,
-    /// For each job that has a complete record: the time of the job's next record, and the number
-    /// of the job.
+    /// For each job that has a complete record: the time of its next record, and the job's number.
     next: BinaryHeap<Reverse<(i64, usize)>>,
     captures: CaptureMerge,
     headers: Headers,
     tags: bool,
     out: Vec<u8>,
-    /// The number of the job that wrote the last piece of output, if that piece ended within a
-    /// line. The output of another job must not continue an incomplete line.
+    /// The job whose last output ended within a line. No other job may continue that line.
     within: Option<usize>,
-    /// True if at least one element of a JSON array has been written.
     has_elements: bool,
     notes: Vec<String>,
 }
 
 #[derive(Debug)]
 struct JobOutput {
-    /// The first bytes of the job's output, which are kept until the kind of the output is known.
     start: Vec<u8>,
     has_kind: bool,
     lines: Lines,
@@ -75,15 +66,14 @@ struct JobOutput {
     times: Times,
     tag: Tag,
     spool: Spool,
-    /// The length of the next record in the spool (the job's output that waits for other jobs).
     record: Option<usize>,
     ended: bool,
     finished: bool,
 }
 
 impl Sink {
-    /// Creates a sink for the outputs of the jobs. `files` contains a file for each job. If `files`
-    /// is empty, the outputs can be merged only if no output has to wait for another job.
+    /// `files` contains a file for each job. If `files` is empty, the outputs can be merged only if
+    /// no output has to wait for another job.
     pub(super) fn new(jobs: usize, order: Order, tags: bool, header: Option<usize>, files: Vec<File>) -> Self {
         let mut files = files.into_iter();
         let job = |nth: usize| JobOutput {
@@ -100,7 +90,7 @@ impl Sink {
         };
         Self {
             order,
-            // The output of a single job is passed on unchanged, whatever its kind is.
+            // The output of a single job is passed on unchanged.
             kind: (jobs == 1).then_some(Kind::Lines),
             jobs: (0..jobs).map(job).collect(),
             next: BinaryHeap::new(),
@@ -114,8 +104,7 @@ impl Sink {
         }
     }
 
-    /// Adds output of the job with the number `job`, and writes the output that need not wait for
-    /// other jobs. Returns true if the next output must come from the same job.
+    /// Adds output of a job. Returns true if the next output must come from this job.
     pub(super) fn take(&mut self, job: usize, bytes: &[u8]) -> Result<bool, Stopped> {
         let is_single = self.jobs.len() == 1;
         let of = &mut self.jobs[job];
@@ -153,12 +142,10 @@ impl Sink {
         Ok(within)
     }
 
-    /// Returns true if the output of a job must wait for the output of other jobs.
     fn waits(&self) -> bool {
         self.jobs.len() > 1 && (self.order != Order::Any || self.kind == Some(Kind::Capture))
     }
 
-    /// Ends the output of the job with the number `job`.
     pub(super) fn end(&mut self, job: usize) -> Result<(), Stopped> {
         self.jobs[job].ended = true;
         if !self.jobs[job].start.is_empty() {
@@ -166,8 +153,7 @@ impl Sink {
         }
         let (is_array, waits) = (self.kind == Some(Kind::JsonArray), self.waits());
         let of = &mut self.jobs[job];
-        // A job that has ended without output is finished. Other jobs then need not wait for it,
-        // even if the kind of their output is not known yet.
+        // Other jobs need not wait for a job that has ended without output.
         of.finished = !of.has_kind;
         if is_array && of.has_kind && !of.elements.is_complete() {
             self.notes.push(format!("the JSON array of job {} is cut short: its last element is left out", job + 1));
@@ -182,8 +168,7 @@ impl Sink {
         self.flush()
     }
 
-    /// Ends the merged output after all jobs have ended. Returns notes about the merged output, as
-    /// messages for the user.
+    /// Ends the merged output after all jobs have ended. Returns notes for the user.
     pub(super) fn finish(mut self) -> Result<Vec<String>, Stopped> {
         let shown = self.headers.finish();
         if let Some((job, header)) = shown {
@@ -198,12 +183,10 @@ impl Sink {
         Ok(self.notes)
     }
 
-    /// Decides how the outputs are merged, when the kind of a job's output is known.
     fn begin(&mut self, job: usize, kind: Kind) -> Result<(), Stopped> {
         let refused = |why: String| Err(Stopped::Unmergeable { job: job + 1, why });
         let apart = "add --results DIR for a file from each job";
-        // With `--order job`, output of any kind can be merged, because the outputs of the jobs are
-        // only concatenated.
+        // `--order job` only concatenates the outputs, so that output of any kind can be merged.
         let kind = if self.order == Order::Job && matches!(kind, Kind::Unknown(_)) { Kind::Lines } else { kind };
         match kind {
             Kind::Unknown(what) => {
@@ -230,8 +213,7 @@ impl Sink {
         Ok(())
     }
 
-    /// This function is called after the job with the number `job` has written output or has ended.
-    /// Writes all records that can be written now in the order of the merge.
+    /// Writes all records that can be written after the job `job` has written output or has ended.
     fn advance(&mut self, job: usize) -> Result<(), Stopped> {
         self.find_record(job)?;
         while let Some(Reverse((_, job))) = self.next.peek().copied() {
@@ -239,8 +221,7 @@ impl Sink {
                 Order::Job => &self.jobs[..job],
                 _ => &self.jobs[..],
             };
-            // The next record must wait if another job has no complete record yet. That job may
-            // still write a record with an earlier time.
+            // A job without a complete record may still write one with an earlier time.
             let is_next =
                 others.iter().all(|other| other.finished || other.record.is_some() && self.order != Order::Job);
             if !is_next {
@@ -256,8 +237,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Finds the next record in the output of the job with the number `job`. A record is a line, or
-    /// several lines with one time. If no record follows, marks the job as finished.
+    /// Finds the job's next record, such as a line, or several lines with one time. If no record
+    /// follows, marks the job as finished.
     fn find_record(&mut self, job: usize) -> Result<(), Stopped> {
         let unmergeable = |why: String| Stopped::Unmergeable { job: job + 1, why };
         let of = &mut self.jobs[job];
@@ -313,14 +294,12 @@ impl Sink {
         Ok(())
     }
 
-    /// Appends lines or JSON elements of a job to the merged output.
     fn pass_on(&mut self, job: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         if self.kind == Some(Kind::JsonArray) {
-            // Before the first element of the merged array, this function writes a bracket instead
-            // of a comma.
+            // The first element of the merged array follows a bracket instead of a comma.
             let bytes =
                 if std::mem::replace(&mut self.has_elements, true) { bytes } else { &[b"[", &bytes[1..]].concat() };
             self.out.extend_from_slice(bytes);

@@ -1,31 +1,24 @@
-//! Stores the output of a job as long as it must wait for the output of other jobs. The output is
-//! stored in memory first, and then in a file.
-
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The maximum number of bytes of a job's output that are stored in memory. Bytes that exceed this
-/// limit are stored in the job's file.
+/// The bytes of a job's output that are stored in memory. Further bytes go to the file.
 const MEMORY_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Spool {
     memory: Vec<u8>,
-    /// The number of bytes at the start of `memory` that have already been removed from the spool.
+    /// The bytes at the start of `memory` that were already removed from the spool.
     used: usize,
     file: Option<File>,
-    /// The number of bytes that have been read back from the spool's file. The field `written` is
-    /// the number of bytes that have been written to the spool's file.
     read: u64,
     written: u64,
 }
 
 impl Spool {
-    /// Creates an empty spool. If the spool has no `file`, `push` fails when the bytes do not fit
-    /// into memory.
+    /// Without a `file`, `push` fails when the bytes do not fit into memory.
     pub(super) fn new(file: Option<File>) -> Self {
         Self { memory: Vec::new(), used: 0, file, read: 0, written: 0 }
     }
@@ -42,23 +35,19 @@ impl Spool {
         Ok(())
     }
 
-    /// Returns the bytes of the spool that are in memory.
     pub(super) fn bytes(&self) -> &[u8] {
         self.memory.get(self.used..).unwrap_or_default()
     }
 
-    /// Returns true if all bytes of the spool are in memory, and none in the file.
     pub(super) fn is_in_memory(&self) -> bool {
         self.read == self.written
     }
 
-    /// Removes this number of bytes from the start of the spool.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.used = (self.used + bytes).min(self.memory.len());
     }
 
-    /// Reads bytes from the spool's file into memory. Returns false if the file contains no unread
-    /// bytes.
+    /// Reads bytes from the file into memory. Returns false if the file has no unread bytes.
     pub(super) fn refill(&mut self) -> io::Result<bool> {
         let Some(file) = self.file.as_ref().filter(|_| self.read < self.written) else { return Ok(false) };
         let missing = usize::try_from(self.written - self.read).unwrap_or(READ_BYTES).min(READ_BYTES);
@@ -68,8 +57,7 @@ impl Spool {
         file.read_exact_at(&mut self.memory[before..], self.read)?;
         self.read += missing as u64;
         if self.read == self.written {
-            // All bytes of the file have been read. Emptying the spool's file frees its disk space,
-            // so that the next bytes of the output can use that space.
+            // Emptying the file frees its disk space.
             file.set_len(0)?;
             (self.read, self.written) = (0, 0);
         }

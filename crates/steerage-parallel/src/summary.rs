@@ -1,6 +1,3 @@
-//! The results of the jobs: a table, and a verdict that says whether splitting the packets was
-//! worthwhile.
-
 use std::fmt;
 use std::time::Duration;
 
@@ -13,13 +10,11 @@ use super::job::Job;
 
 /// If the jobs waited for input for at least this share of their time, the verdict says so.
 const WAITING_MUCH: f64 = 0.5;
-/// If all jobs together used fewer CPUs than this number on average, the verdict says that
-/// splitting the packets gained nothing.
+/// If all jobs together used fewer CPUs on average, the verdict is that splitting gained nothing.
 const PAID_FROM: f64 = 1.2;
 
-/// The results of a run: the counts of packets, and the results of the jobs. As text, the summary
-/// is a table of the jobs, a line for the whole run, and the verdict. docs/parallel.md describes
-/// the JSON form of the fields.
+/// The results of a run. As text, a table of the jobs, a line for the whole run, and the verdict.
+/// docs/parallel.md describes the JSON form.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
@@ -31,11 +26,9 @@ pub struct Summary {
     pub delivered: u64,
     /// The number of packets that jobs should have got, but did not get.
     pub lost: u64,
-    /// The number of packets that were lost before they were assigned to a job, because a live
-    /// input was too fast.
+    /// The number of packets that were lost before they had a job: a live input was too fast.
     pub missed: u64,
-    /// The number of packets of capture files that the filter (`-f`) removed. Removed packets are
-    /// included in no other count.
+    /// The number of packets that the filter (`-f`) removed, and that no other count includes.
     pub filtered: u64,
     /// The duration of the whole run in seconds.
     pub seconds: f64,
@@ -63,8 +56,7 @@ pub struct JobSummary {
     pub bytes: u64,
     /// For each reason, the number of packets that the job should have got but did not get.
     pub lost: Lost,
-    /// The exit status of the job. The exit status is `None` if a signal ended the job, if the job
-    /// did not run, or if this process ignores SIGCHLD.
+    /// `None` if a signal ended the job, if it did not run, or if this process ignores SIGCHLD.
     pub exit_status: Option<i32>,
     /// The name of the signal that ended the job, if a signal ended it.
     pub signal: Option<&'static str>,
@@ -148,8 +140,6 @@ impl JobSummary {
 }
 
 impl Summary {
-    /// Returns the summary of a run that took the time `elapsed`. steerage itself used the CPU time
-    /// `split_cpu` to split packets, and `merge_cpu` to merge output.
     pub(super) fn new(
         jobs: Vec<JobSummary>,
         snapshot: &Snapshot,

@@ -1,5 +1,3 @@
-//! Creates the command of each job from the user's command.
-
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -29,9 +27,7 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// Creates the template from the words (the program and its arguments) of the user's command.
-    /// Returns `None` if the user's command contains more than one kind of placeholder for the
-    /// packets.
+    /// Returns `None` if the command contains more than one kind of placeholder for the packets.
     pub(super) fn new(words: &[OsString]) -> Option<Self> {
         let mut vias = [Via::Fifo, Via::File, Via::Tap].into_iter().filter(|via| {
             let wanted = via.placeholder().unwrap_or_default().as_bytes();
@@ -41,9 +37,7 @@ impl Template {
         vias.next().is_none().then(|| Self { words: words.to_vec(), via })
     }
 
-    /// Returns the words of the command (the program and its arguments) for the job with this
-    /// number. `place` is the path of the file or pipe with the job's packets, or the name of the
-    /// interface.
+    /// `place` is the path of the job's file or pipe, or the name of its interface.
     pub(super) fn words(&self, number: usize, jobs: usize, place: &OsStr) -> Vec<OsString> {
         let (number, jobs) = (number.to_string(), jobs.to_string());
         let place = (self.via.placeholder().unwrap_or("{fifo}").as_bytes(), place.as_bytes());
@@ -52,8 +46,7 @@ impl Template {
     }
 }
 
-/// Replaces the placeholders in `word`, a word of the user's command, by their values. If the value
-/// of a placeholder contains text that looks like a placeholder, that text is not replaced.
+/// Text in the value of a placeholder is not replaced, even if it looks like a placeholder.
 fn filled(mut word: &[u8], values: &[(&[u8], &[u8])]) -> OsString {
     let mut out = Vec::with_capacity(word.len());
     while let Some((first, rest)) = word.split_first() {

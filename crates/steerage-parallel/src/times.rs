@@ -5,19 +5,16 @@ use super::lines::{ACTION, LINE_BYTES_MAX};
 const SECOND: i64 = 1_000_000_000;
 const HALF_A_DAY: i64 = 12 * 3600 * SECOND;
 
-/// The minimum number of digits of a time in seconds since 1970. All times since April 1973 have at
-/// least nine digits. A number with fewer digits does not count as a time. For example, a line of
-/// tshark may begin with the number of the frame.
+/// All times in seconds since April 1973 have at least nine digits. A number with fewer digits,
+/// such as the frame number at the start of a line of tshark, is not a time.
 const DIGITS_MIN: usize = 9;
 
-/// The beginnings of JSON lines whose first member is a time, as tshark -T ek, Zeek and Suricata
-/// write them.
+/// The starts of JSON lines whose first member is a time (tshark -T ek, Zeek, Suricata).
 const KEYS: [&[u8]; 4] = [b"{\"timestamp\":", b"{\"ts\":", b"{\"time\":", b"{\"@timestamp\":"];
 
 const MONTHS: [&[u8]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// The reason why lines cannot be sorted by time.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unsorted {
     /// Neither this line of the output nor any line before it begins with a time.
@@ -25,8 +22,7 @@ pub(super) enum Unsorted {
     TooLong,
 }
 
-/// Divides a job's output into records. A record consists of a line with a time and the following
-/// lines without a time.
+/// Divides a job's output into records: a line with a time, and the lines without one after it.
 #[derive(Debug)]
 pub(super) struct Times {
     header: usize,
@@ -35,14 +31,12 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Creates a parser that divides a job's output into records. The first `header` lines of the
-    /// output have no time. They are placed before all other lines.
+    /// The first `header` lines have no time, and come before all other lines.
     pub(super) fn new(header: usize) -> Self {
         Self { header, last: None, days: 0 }
     }
 
-    /// Returns the length and the time of the first record in `bytes`. Returns `None` if the record
-    /// may be incomplete. `ended` is true if no more bytes follow.
+    /// Returns the length and time of the first record, or `None` if the record may be incomplete.
     pub(super) fn next(&mut self, bytes: &[u8], ended: bool) -> Result<Option<(usize, i64)>, Unsorted> {
         let mut lines = Lines { bytes, at: 0, ended };
         let Some(line) = lines.next() else { return too_long(bytes) };
@@ -57,8 +51,7 @@ impl Times {
             time_of(line)
         };
         let Some(time) = time else {
-            // Lines that begin with `#` have no time. They are the header lines and the last line
-            // of Zeek's output.
+            // The header lines and the last line of Zeek's output begin with `#`.
             if line.starts_with(b"#") || line.trim_ascii().is_empty() {
                 let is_last = ended && lines.at == bytes.len();
                 let time = self.last.map_or(i64::MIN, |last| if is_last { i64::MAX } else { last });
@@ -77,8 +70,7 @@ impl Times {
         }
     }
 
-    /// Adds one day to a time of day for each midnight that has passed. A time with a date is not
-    /// changed.
+    /// Adds a day to a time of day for each midnight that has passed.
     fn continued(&mut self, time: i64) -> i64 {
         let is_of_day = (0..2 * HALF_A_DAY).contains(&time);
         if is_of_day {
@@ -111,8 +103,7 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// Returns the time at the start of a line in nanoseconds. The time is counted from 1970, or from
-/// midnight if it has no date.
+/// Nanoseconds since 1970, or since midnight if the time at the start of the line has no date.
 pub(super) fn time_of(line: &[u8]) -> Option<i64> {
     let line = KEYS.iter().find_map(|key| line.strip_prefix(*key)).unwrap_or(line);
     let start = line.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b'[' | b'"'))?;
@@ -120,7 +111,6 @@ pub(super) fn time_of(line: &[u8]) -> Option<i64> {
     text.epoch().or_else(|| Text(&line[start..]).date()).or_else(|| Text(&line[start..]).time_of_day())
 }
 
-/// The part of a line that has not been parsed yet.
 struct Text<'a>(&'a [u8]);
 
 impl Text<'_> {
@@ -141,8 +131,7 @@ impl Text<'_> {
         Some(())
     }
 
-    /// Parses a time since 1970: seconds with a fraction, or whole milliseconds, microseconds or
-    /// nanoseconds.
+    /// Seconds with a fraction, or whole milliseconds, microseconds or nanoseconds, since 1970.
     fn epoch(&mut self) -> Option<i64> {
         let (number, digits) = self.number().filter(|(_, digits)| *digits >= DIGITS_MIN)?;
         let unit = match digits {
@@ -156,12 +145,10 @@ impl Text<'_> {
         number.checked_mul(unit)?.checked_add(fraction).filter(|_| ends)
     }
 
-    /// Parses the fraction of a second after a decimal point or a comma, and returns it in
-    /// nanoseconds.
+    /// Returns the fraction of a second after a point or a comma, in nanoseconds.
     fn fraction(&mut self) -> i64 {
         let before = self.0;
-        // A comma without a digit after it does not begin a fraction, because it may separate
-        // columns.
+        // A comma may also separate columns. Fractions have multiples of three digits.
         let digits: Vec<u8> = match self.one_of(b".,") {
             Some(()) => self.0.iter().copied().take_while(u8::is_ascii_digit).collect(),
             None => return 0,
@@ -174,8 +161,7 @@ impl Text<'_> {
         digits.iter().chain(&[b'0'; 9]).take(9).fold(0, |nanos, digit| nanos * 10 + i64::from(digit - b'0'))
     }
 
-    /// Parses a date and a time of day, such as `2026-01-31T09:00:04.5Z`, `01/31/2026-09:00:04.5`
-    /// or `Jan 31, 2026 09:00:04.5`.
+    /// Such as `2026-01-31T09:00:04.5Z`, `01/31/2026-09:00:04.5` or `Jan 31, 2026 09:00:04.5`.
     fn date(&mut self) -> Option<i64> {
         let (year, month, day) = if self.0.first()?.is_ascii_digit() {
             let (first, digits) = self.number()?;
@@ -213,8 +199,7 @@ impl Text<'_> {
         Some((hour * 3600 + minute * 60 + second) * SECOND + self.fraction())
     }
 
-    /// Parses a time zone such as `+02:00` or `+0200`. Returns the number of seconds by which the
-    /// zone's local time is ahead of UTC.
+    /// Parses `+02:00` or `+0200`. Returns the seconds by which local time is ahead of UTC.
     fn zone(&mut self) -> i64 {
         let sign = match self.0.first() {
             Some(b'+') => 1,
@@ -235,12 +220,10 @@ impl Text<'_> {
     }
 }
 
-/// Returns the number of days from January 1, 1970, to a date of the Gregorian calendar. In this
-/// calculation, a year begins in March, so that the leap day is the last day of the year.
+/// Days since January 1, 1970. A year begins in March here, so that its leap day is the last day.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    // The number of days from March 1 of the year 0 to January 1, 1970.
     const EPOCH: i64 = 719_468;
     year * 365 + leap_days + (153 * month + 2) / 5 + day - 1 - EPOCH
 }
@@ -277,7 +260,6 @@ mod tests {
         }
     }
 
-    /// Returns all records of an output, each with its time in seconds.
     fn records(header: usize, text: &str) -> Result<Vec<(&str, i64)>, Unsorted> {
         let (mut times, mut records, mut rest) = (Times::new(header), Vec::new(), text);
         while let Some((len, time)) = times.next(rest.as_bytes(), true)? {
@@ -306,8 +288,6 @@ mod tests {
             records(0, ek).unwrap().iter().map(|(_, time)| *time).collect::<Vec<_>>(),
             [1_767_258_004, 1_767_258_005]
         );
-        // A record at the end of the output may be incomplete, because the next line may belong to
-        // the same record.
         let mut times = Times::new(0);
         assert_eq!(times.next(b"1000000001 a\n", false), Ok(None));
         assert_eq!(times.next(b"1000000001 a\n1000000001 b", false), Ok(None));
@@ -319,8 +299,7 @@ mod tests {
         let days: Vec<i64> =
             records(0, "23:59:59.9 a\n00:00:00.1 b\n00:00:00 c\n").unwrap().iter().map(|(_, time)| *time).collect();
         assert_eq!(days, [86_399, 86_400, 86_400]);
-        // A timestamp that has a date is never moved to the next day, even if it is the largest
-        // possible number.
+        // A time with a date is never moved to the next day.
         let lines = "23:59:59 a\n00:00:00 b\n9223372036854775807 c\n";
         let times: Vec<i64> = records(0, lines).unwrap().iter().map(|(_, time)| *time).collect();
         assert_eq!(times, [86_399, 86_400, i64::MAX / SECOND]);

@@ -1,6 +1,3 @@
-//! Watches the jobs from their start to their end. Reports and kills jobs that read nothing, and
-//! reports how jobs end.
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -16,21 +13,18 @@ use super::jobs::Jobs;
 
 const LOOK: Duration = Duration::from_millis(20);
 const DRAW: Duration = Duration::from_millis(500);
-/// If a job reads nothing for this time although packets wait for the job, a message on standard
-/// error names the job.
+/// After this time, a job that reads nothing although packets wait for it is named.
 const NAMED_AFTER: Duration = Duration::from_secs(30);
-/// The maximum time to wait for the last line that a job wrote to standard error, after the job has
-/// ended.
+/// The longest wait for the last line of standard error of a job that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// If the user interrupts a run, the jobs may continue to run for this long after the end of their
-/// input. If jobs still run after this time, they get SIGTERM. Jobs that still run after the same
-/// time again get SIGKILL.
+/// After an interrupt, jobs may run for this long after the end of their input. They then get
+/// SIGTERM and, after the same time again, SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) struct Watch<'a> {
     pub(super) jobs: &'a Jobs,
     pub(super) console: &'a Console,
-    /// A function that stops the run, even if the run has not started yet.
+    /// Stops the run, even if the run has not started yet.
     pub(super) stop: &'a (dyn Fn() + Sync),
     pub(super) capture: Option<Arc<CaptureInfo>>,
 }
@@ -55,8 +49,6 @@ impl Watch<'_> {
                 if all_have_ended && asked.end.is_none() && self.jobs.streams().iter().any(goes_on) {
                     self.jobs.outlived.store(true, Ordering::Relaxed);
                 }
-                // The run stops reading packets, because all jobs have ended and will not read
-                // them.
                 self.jobs.end_now.store(true, Ordering::Relaxed);
                 if !std::mem::replace(&mut stopped, true) {
                     (self.stop)();
@@ -77,7 +69,6 @@ impl Watch<'_> {
         (self.stop)();
     }
 
-    /// Checks the state of each job. Returns true if all started jobs have ended.
     fn look(&self, now: Instant, passed: Duration) -> bool {
         let mut jobs = self.jobs.lock();
         for job in jobs.iter_mut() {
@@ -85,9 +76,7 @@ impl Watch<'_> {
             if job.is_running() {
                 self.look_at(job, now, passed);
             }
-            // After a job has ended, its last output may still be in its pipe. A child process of
-            // the job may keep the pipe open. Therefore the time to wait for the end of the pipe is
-            // limited.
+            // A child process of the job may keep the pipe of the job's last output open.
             let late = |at| now.saturating_duration_since(at) > LAST_WORDS;
             let ended = job.ended.filter(|ended| !job.watched.said && (self.jobs.heard(job).all || late(ended.at)));
             if let Some(ended) = ended {
@@ -117,8 +106,7 @@ impl Watch<'_> {
             self.console.line(&format!("{text}{more}"));
         }
         if self.jobs.timeout.is_some_and(|timeout| idle >= timeout) {
-            // The job first gets SIGTERM. If the job still reads nothing for the same timeout after
-            // that, it gets SIGKILL.
+            // SIGTERM first, and SIGKILL if the job still reads nothing for the same timeout.
             let first = watched.killed.is_none();
             watched.killed = Some(Killed::Timeout);
             watched.since = Some(now);

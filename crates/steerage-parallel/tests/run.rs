@@ -1,4 +1,4 @@
-//! These tests use this library, without the program steerage, to run small programs as jobs.
+//! Runs small programs as jobs, without the program steerage.
 
 use std::collections::HashSet;
 use std::fs;
@@ -28,7 +28,6 @@ fn options(command: &str, results: &Path) -> Options {
     Options { collect, ..Options::new(3, ["sh", "-c", command]) }
 }
 
-/// Returns the keys of the flows in a capture.
 fn flows(capture: &Path) -> HashSet<FlowKey> {
     let seen = Arc::new(Mutex::new(HashSet::new()));
     let adds = Arc::clone(&seen);
@@ -41,8 +40,7 @@ fn flows(capture: &Path) -> HashSet<FlowKey> {
     Arc::into_inner(seen).unwrap().into_inner().unwrap()
 }
 
-/// A run without a sandbox needs no processes that wait to become jobs. The program of a job starts
-/// when the job's file is complete.
+/// Without a sandbox, the program of a job starts when the job's file is complete.
 #[test]
 fn each_flow_is_whole_in_one_job_however_packets_get_there() {
     for command in ["cat", "cat {fifo}", "cat {file}"] {
@@ -79,8 +77,7 @@ fn a_command_that_cannot_run_is_refused_before_packets_flow() {
     assert!(matches!(&error, Error::Start { program, .. } if program == "./no-such-program"), "{error}");
 }
 
-/// `attend` may never be called, for example because the instance could not be built. All jobs then
-/// end when the run is dropped.
+/// `attend` may never be called, for example because the instance could not be built.
 #[test]
 fn jobs_end_with_a_run_that_is_not_attended() {
     let results = Scratch::new();

@@ -1,94 +1,68 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The fate of a packet: forwarded, left to the kernel, or dropped for a reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(usize)]
-pub enum Fate {
+macro_rules! fates {
+    ($($(#[$doc:meta])* $fate:ident = $name:literal,)*) => {
+        /// The fate of a packet: forwarded, left to the kernel, or dropped for a reason.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(usize)]
+        pub enum Fate {
+            $($(#[$doc])* $fate,)*
+        }
+
+        impl Fate {
+            /// All fates of packets, in the order of their counters.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$fate),*];
+
+            /// Returns the name that reports use for this fate of a packet.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$fate => $name,)*
+                }
+            }
+        }
+    };
+}
+
+fates! {
     /// The router forwarded the packet.
-    Forwarded,
+    Forwarded = "forwarded",
     /// Left to the kernel: the packet is for this machine, or its frame is multicast or broadcast.
-    Local,
+    Local = "local",
     /// Left to the kernel: the packet is not IP, such as ARP and frames with a VLAN tag.
-    NotIp,
+    NotIp = "not_ip",
     /// The frame is for another machine on the link (the interface is in promiscuous mode).
-    OtherHost,
+    OtherHost = "other_host",
     /// The version or a length in the IP header is invalid, or the frame is too short.
-    BadHeader,
+    BadHeader = "bad_header",
     /// The IPv4 header's checksum is wrong.
-    BadChecksum,
+    BadChecksum = "bad_checksum",
     /// The source address is a broadcast address, or an address that no host can have.
-    MartianSource,
+    MartianSource = "martian_source",
     /// The destination address is an address that no host can have.
-    MartianDestination,
+    MartianDestination = "martian_destination",
     /// An address is link-local: the packet must stay on its link (RFC 3927, RFC 4291).
-    LinkLocal,
+    LinkLocal = "link_local",
     /// The TTL or hop limit of the packet has expired.
-    TtlExpired,
+    TtlExpired = "ttl_expired",
     /// The forwarding table has no route to the destination through the router's interfaces.
-    NoRoute,
+    NoRoute = "no_route",
     /// A `blackhole` or `prohibit` route forbids forwarding the packet.
-    Prohibited,
+    Prohibited = "prohibited",
     /// The kernel is still resolving the link address of the next hop.
-    Unresolved,
+    Unresolved = "unresolved",
     /// The next hop does not answer the kernel's requests for its link address.
-    HostUnreachable,
+    HostUnreachable = "host_unreachable",
     /// The packet exceeds the MTU of the outgoing interface.
-    TooBig,
+    TooBig = "too_big",
     /// The packet exceeds the MTU of the incoming interface: an offload merged several packets.
-    Merged,
+    Merged = "merged",
     /// The outgoing interface is down.
-    Down,
+    Down = "down",
     /// No page was free, but the router needed one to rewrite the packet.
-    NoRoom,
+    NoRoom = "no_room",
 }
 
 impl Fate {
-    /// All fates of packets, in the order of their counters.
-    pub const ALL: [Self; 18] = [
-        Self::Forwarded,
-        Self::Local,
-        Self::NotIp,
-        Self::OtherHost,
-        Self::BadHeader,
-        Self::BadChecksum,
-        Self::MartianSource,
-        Self::MartianDestination,
-        Self::LinkLocal,
-        Self::TtlExpired,
-        Self::NoRoute,
-        Self::Prohibited,
-        Self::Unresolved,
-        Self::HostUnreachable,
-        Self::TooBig,
-        Self::Merged,
-        Self::Down,
-        Self::NoRoom,
-    ];
-
-    /// Returns the name that reports use for this fate of a packet.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Forwarded => "forwarded",
-            Self::Local => "local",
-            Self::NotIp => "not_ip",
-            Self::OtherHost => "other_host",
-            Self::BadHeader => "bad_header",
-            Self::BadChecksum => "bad_checksum",
-            Self::MartianSource => "martian_source",
-            Self::MartianDestination => "martian_destination",
-            Self::LinkLocal => "link_local",
-            Self::TtlExpired => "ttl_expired",
-            Self::NoRoute => "no_route",
-            Self::Prohibited => "prohibited",
-            Self::Unresolved => "unresolved",
-            Self::HostUnreachable => "host_unreachable",
-            Self::TooBig => "too_big",
-            Self::Merged => "merged",
-            Self::Down => "down",
-            Self::NoRoom => "no_room",
-        }
-    }
-
     /// Returns true if the packet was for the kernel or for another host.
     pub fn is_not_ours(self) -> bool {
         matches!(self, Self::Local | Self::NotIp | Self::OtherHost)

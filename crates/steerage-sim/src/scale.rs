@@ -94,8 +94,6 @@ pub struct Scaled {
     /// The real durations of the control calls, in milliseconds and in ascending order: the only
     /// field that differs between runs with the same seed.
     pub control_ms: Vec<f64>,
-    /// A hash of all events of the run.
-    pub history: u64,
 }
 
 impl Scaled {
@@ -168,7 +166,6 @@ impl ScaleRun {
             at_end.busy.iter().zip(&at_begin.busy).map(|(end, begin)| (end - begin) / nanos).collect();
         let since = |count: fn(&Snapshot) -> u64| (count(&at_end.snapshot) - count(&at_begin.snapshot)) as f64;
         let received = since(Snapshot::received);
-        let history = world.history();
         let mut control_ms: Vec<f64> = world.control_took().iter().map(|took| took.as_secs_f64() * 1e3).collect();
         control_ms.sort_by(f64::total_cmp);
         let mut waits: Vec<u32> = world.finish().into_iter().flatten().collect();
@@ -188,7 +185,6 @@ impl ScaleRun {
             control_per_second: since(control) / nanos * 1e9,
             packets: at_end.snapshot.received(),
             control_ms,
-            history,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Simulates many CPUs on one thread. Each CPU has its own virtual time.
 
 use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -136,7 +137,7 @@ pub struct World<H: Handler> {
     handle: Handle,
     chance: Chance,
     costs: Costs,
-    history: History,
+    history: DefaultHasher,
     steps: u64,
     clock: Timestamp,
     next_control: Option<Timestamp>,
@@ -149,19 +150,6 @@ pub struct World<H: Handler> {
     /// The last CPU that ran after the bells were last read. `None` if control was called later.
     ran: Option<usize>,
     control_took: Vec<Duration>,
-}
-
-/// A hash of numbers that depends on their order, and whose initial value must not be 0.
-#[derive(Debug)]
-struct History(u64);
-
-impl History {
-    fn add<const N: usize>(&mut self, numbers: [u64; N]) {
-        for number in numbers {
-            // Multiplication mixes bits upwards, and the rotation moves them down.
-            self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-        }
-    }
 }
 
 struct Described {
@@ -198,7 +186,7 @@ impl<H: Handler> World<H> {
         let mut turns = Turns::new(cpus.len());
         (0..cpus.len()).for_each(|cpu| turns.set(cpu, Some(0)));
         let asleep = vec![0; cpus.len().div_ceil(64)];
-        let (history, clock) = (History(1), Timestamp::ZERO);
+        let clock = Timestamp::ZERO;
         let next_control = (costs.control != Control::Stopped).then_some(clock);
         let racer = matches!(costs.control, Control::Racing { .. }).then(|| Racer::new(handle.clone()));
         Self {
@@ -206,7 +194,7 @@ impl<H: Handler> World<H> {
             handle,
             chance,
             costs,
-            history,
+            history: DefaultHasher::new(),
             steps: 0,
             clock,
             next_control,
@@ -276,7 +264,7 @@ impl<H: Handler> World<H> {
 
     /// Returns a hash of the actions of all CPUs, and of the times and results of these actions.
     pub fn history(&self) -> u64 {
-        self.history.0
+        self.history.finish()
     }
 
     /// Runs the next phase of the CPU with the earliest time. If a call of control is due, `step`
@@ -323,7 +311,7 @@ impl<H: Handler> World<H> {
         self.next_control = self.handle.control(now).map(|next| next + delay);
         self.control_took.push(began.elapsed());
         (self.may_have_rung, self.ran) = (true, None);
-        self.history.add([1, now.as_nanos(), self.next_control.map_or(0, Timestamp::as_nanos)]);
+        (now, self.next_control).hash(&mut self.history);
     }
 
     fn phase(&mut self) -> bool {
@@ -400,30 +388,9 @@ impl<H: Handler> World<H> {
             Some(Stepped::Finished) => cpu.state = Doing::Finished,
             _ => {}
         }
-        self.record(at, phase, stepped);
-        true
-    }
-
-    fn record(&mut self, at: usize, phase: Phase, stepped: Option<Stepped>) {
-        let (kind, place) = match phase {
-            Phase::Control => (0, 0),
-            Phase::Poll(place) => (1, place),
-            Phase::Steer(place) => (2, place),
-            Phase::Publish(place) => (3, place),
-            Phase::Wake => (4, 0),
-            Phase::Handle(place) => (5, place),
-            Phase::Finish(place) => (6, place),
-        };
-        let outcome = match stepped {
-            None => 0,
-            Some(Stepped::Worked) => 1,
-            Some(Stepped::Idle) => 2,
-            Some(Stepped::Finished) => 3,
-        };
-        let cpu = &self.cpus[at];
-        let what = (at as u64) << 32 | (place as u64) << 8 | kind << 4 | outcome;
-        self.history.add([what, cpu.now.get().as_nanos(), cpu.softnet.handled() as u64]);
+        (at, phase, stepped, cpu.now.get(), cpu.softnet.handled()).hash(&mut self.history);
         self.enter_turn(at);
+        true
     }
 
     fn runs_again(&mut self, at: usize, turn: Timestamp) {

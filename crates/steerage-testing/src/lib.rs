@@ -37,7 +37,6 @@
 
 mod frames;
 mod handler;
-mod page_loop;
 mod random;
 
 use std::fmt;
@@ -54,7 +53,6 @@ use steerage_mem::{Completion, FrameHeader, KeptPages, Memory, Region, SharedPoo
 
 pub use frames::{Frame, Recorded, input, output};
 pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, TesterOptions, run};
-pub use page_loop::PageLoop;
 pub use random::SplitMix64;
 
 /// The number of pages of a tested queue, in addition to the pages that its device keeps posted.

@@ -1,4 +1,4 @@
-//! The CPUs and the CPU time that the cgroups (version 1 or 2) of this process allow.
+//! The CPUs, the CPU time and the memory that the cgroups (version 1 or 2) of this process allow.
 
 use crate::cpu::CpuMask;
 use crate::files::Files;
@@ -34,6 +34,18 @@ pub(crate) fn quota(files: &Files) -> Option<f64> {
     let hierarchies = hierarchies(files, "cpu");
     let of_each = hierarchies.iter().flat_map(|hierarchy| hierarchy.upwards().map(|group| read(hierarchy, &group)));
     of_each.flatten().min_by(f64::total_cmp)
+}
+
+/// Returns the smallest limit of the process's cgroup and all its parents, in bytes.
+pub(crate) fn memory(files: &Files) -> Option<u64> {
+    // Without a limit, version 1 reports a large number, and version 2 `max`.
+    let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
+        Version::One => files.number(format!("{group}/memory.limit_in_bytes")),
+        Version::Two => files.number(format!("{group}/memory.max")),
+    };
+    let hierarchies = hierarchies(files, "memory");
+    let of_each = hierarchies.iter().flat_map(|hierarchy| hierarchy.upwards().map(|group| read(hierarchy, &group)));
+    of_each.flatten().min()
 }
 
 /// Converts a quota to CPUs: `150000 100000` is 1.5. `max 100000` and `-1 100000` mean no limit.

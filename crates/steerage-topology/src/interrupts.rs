@@ -42,13 +42,22 @@ pub fn queue_interrupts(root: impl Into<PathBuf>, interface: &str) -> BTreeMap<u
     interrupts(&Files::below(root), interface)
 }
 
+/// Returns the numbers of all interrupts of an interface's card, from /sys below `root`.
+pub fn card_interrupts(root: impl Into<PathBuf>, interface: &str) -> Vec<u32> {
+    of_card(&Files::below(root), interface)
+}
+
+fn of_card(files: &Files, interface: &str) -> Vec<u32> {
+    let of = |device: &str| files.numbered(format!("sys/class/net/{interface}/{device}/msi_irqs"), "");
+    // The interrupts belong to the PCI device, which is the parent of a virtio device.
+    let own = of("device");
+    let irqs = if own.is_empty() { of("device/..") } else { own };
+    irqs.into_iter().map(|(irq, _)| irq).collect()
+}
+
 fn interrupts(files: &Files, interface: &str) -> BTreeMap<u32, u32> {
-    let device = PathBuf::from(format!("sys/class/net/{interface}/device"));
-    // The interrupts of a virtio card belong to the virtio device's parent, a PCI device.
-    let own = files.numbered(device.join("msi_irqs"), "");
-    let irqs = if own.is_empty() { files.numbered(device.join("../msi_irqs"), "") } else { own };
     let mut found = BTreeMap::new();
-    for (irq, _) in irqs {
+    for irq in of_card(files, interface) {
         let names = files.directories(format!("proc/irq/{irq}"));
         if let Some(queue) = names.iter().find_map(|name| queue_of(name)) {
             found.entry(queue).or_insert(irq);
@@ -73,9 +82,8 @@ fn queue_of(name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
+    use crate::test_machines::Made;
 
     #[test]
     fn names_of_drivers() {
@@ -102,29 +110,25 @@ mod tests {
 
     #[test]
     fn a_card_and_a_virtio_device() {
-        let root = std::env::temp_dir().join(format!("steerage-interrupts-{}", std::process::id()));
-        let write = |path: &str, text: &str| {
-            let path = root.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
+        let made = Made::new(&[]);
         for (irq, name, cpus) in [(40, "eth1-TxRx-0", "2"), (41, "eth1-TxRx-1", "3,7"), (42, "eth1", "0")] {
-            write(&format!("sys/class/net/eth1/device/msi_irqs/{irq}"), "msix");
-            fs::create_dir_all(root.join(format!("proc/irq/{irq}/{name}"))).unwrap();
-            write(&format!("proc/irq/{irq}/effective_affinity_list"), cpus);
+            made.write(&format!("sys/class/net/eth1/device/msi_irqs/{irq}"), "msix");
+            made.write(&format!("proc/irq/{irq}/{name}/none"), "");
+            made.write(&format!("proc/irq/{irq}/effective_affinity_list"), cpus);
         }
-        write("sys/devices/pci0/msi_irqs/50", "msix");
-        fs::create_dir_all(root.join("sys/devices/pci0/virtio2")).unwrap();
-        fs::create_dir_all(root.join("sys/class/net/eth0")).unwrap();
-        std::os::unix::fs::symlink("../../../devices/pci0/virtio2", root.join("sys/class/net/eth0/device")).unwrap();
-        fs::create_dir_all(root.join("proc/irq/50/virtio2-input.0")).unwrap();
-        write("proc/irq/50/effective_affinity_list", "1\n");
-        let files = Files::below(&root);
+        made.write("sys/devices/pci0/msi_irqs/50", "msix");
+        made.write("sys/devices/pci0/virtio2/none", "");
+        made.write("sys/class/net/eth0/mtu", "1500");
+        let device = made.root().join("sys/class/net/eth0/device");
+        std::os::unix::fs::symlink("../../../devices/pci0/virtio2", device).unwrap();
+        made.write("proc/irq/50/virtio2-input.0/none", "");
+        made.write("proc/irq/50/effective_affinity_list", "1");
+        let files = Files::below(made.root());
         let of = |interface| below(&files, interface).into_iter().map(|(queue, cpus)| (queue, cpus.to_list()));
         assert_eq!(of("eth1").collect::<Vec<_>>(), [(0, "2".to_owned()), (1, "3,7".to_owned())]);
         assert_eq!(of("eth0").collect::<Vec<_>>(), [(0, "1".to_owned())]);
         assert_eq!(of("eth9").count(), 0);
-        assert_eq!(queue_interrupts(&root, "eth1"), [(0, 40), (1, 41)].into());
-        fs::remove_dir_all(root).unwrap();
+        assert_eq!(queue_interrupts(made.root(), "eth1"), [(0, 40), (1, 41)].into());
+        assert_eq!(card_interrupts(made.root(), "eth1"), [40, 41, 42]);
     }
 }

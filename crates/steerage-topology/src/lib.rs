@@ -38,7 +38,7 @@ mod watch;
 
 pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind, NoSuchCpu};
 pub use foreign::ForeignLoad;
-pub use interrupts::{interrupt_cpus, queue_interrupts};
+pub use interrupts::{card_interrupts, interrupt_cpus, queue_interrupts};
 pub use machine::{CPUS_MAX, Nearness, Place, SharedCache, Topology, nearness, online, present};
 pub use memory::usable_memory;
 pub use nodes::{NodeMap, Nodes};

@@ -1,5 +1,5 @@
-use std::fs;
-use std::path::{Path, PathBuf};
+use crate::cgroup;
+use crate::files::Files;
 
 /// Returns the bytes of memory that this process may use: the machine's memory, or less if a cgroup
 /// limits this process. `None` if the kernel does not report the size.
@@ -13,46 +13,38 @@ use std::path::{Path, PathBuf};
 /// }
 /// ```
 pub fn usable_memory() -> Option<u64> {
-    memory_below(Path::new("/"))
+    of(&Files::below("/"))
 }
 
-fn memory_below(root: &Path) -> Option<u64> {
-    let text = |path: PathBuf| fs::read_to_string(path).ok();
-    let total = text(root.join("proc/meminfo")).and_then(|info| {
+fn of(files: &Files) -> Option<u64> {
+    let total = files.text("proc/meminfo").and_then(|info| {
         let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     });
-    // Version 2 of cgroups: `0::/a/b`. The memory limits of the parent cgroups apply too.
-    let own = text(root.join("proc/self/cgroup"))
-        .and_then(|cgroups| cgroups.lines().find_map(|line| line.strip_prefix("0::/").map(PathBuf::from)));
-    let allowed = own.iter().flat_map(|own| own.ancestors()).filter_map(|cgroup| {
-        text(root.join("sys/fs/cgroup").join(cgroup).join("memory.max"))?.trim().parse::<u64>().ok()
-    });
-    allowed.chain(total).min()
+    cgroup::memory(files).into_iter().chain(total).min()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_machines::Made;
 
     #[test]
     fn a_cgroup_bounds_the_machine_s_memory() {
-        let root = std::env::temp_dir().join(format!("steerage-memory-{}", std::process::id()));
-        let write = |path: &str, text: &str| {
-            let path = root.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        assert_eq!(memory_below(&root), None);
-        write("proc/meminfo", "MemTotal:        1000 kB\nMemFree:          10 kB\n");
-        assert_eq!(memory_below(&root), Some(1_024_000));
-        write("proc/self/cgroup", "0::/a/b\n");
-        write("sys/fs/cgroup/a/b/memory.max", "max\n");
-        assert_eq!(memory_below(&root), Some(1_024_000));
-        write("sys/fs/cgroup/a/memory.max", "4096\n");
-        assert_eq!(memory_below(&root), Some(4096));
-        write("sys/fs/cgroup/memory.max", "2048\n");
-        assert_eq!(memory_below(&root), Some(2048));
-        fs::remove_dir_all(&root).unwrap();
+        let made = Made::new(&[]);
+        let memory = || of(&Files::below(made.root()));
+        assert_eq!(memory(), None);
+        made.write("proc/meminfo", "MemTotal:        1000 kB\nMemFree:          10 kB");
+        assert_eq!(memory(), Some(1_024_000));
+        made.write("proc/self/cgroup", "5:memory:/x\n0::/a/b");
+        made.write("sys/fs/cgroup/a/b/memory.max", "max");
+        made.write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9223372036854771712");
+        assert_eq!(memory(), Some(1_024_000));
+        made.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "8192");
+        assert_eq!(memory(), Some(8192));
+        made.write("sys/fs/cgroup/a/memory.max", "4096");
+        assert_eq!(memory(), Some(4096));
+        made.write("sys/fs/cgroup/memory.max", "2048");
+        assert_eq!(memory(), Some(2048));
     }
 }

@@ -6,7 +6,7 @@ mod sample;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use steerage::topology::Topology;
+use steerage::topology::{Topology, card_interrupts};
 use steerage::{CpuId, CpuMask};
 use steerage_netlink::ethtool::{Channels, Features};
 use steerage_text::shell_word;
@@ -93,26 +93,23 @@ impl Facts {
         let lately = lately.filter(|lately| lately.softirq_ns().is_some());
         let used = lately.unwrap_or(ever);
         let at = |file: &str| format!("/sys/class/net/{interface}/{file}");
-        let queues = root.names(&at("queues"));
-        let count = |kind: &str| queues.iter().filter(|name| name.starts_with(kind)).count();
-        let number = |file: &str| root.read(file).ok().and_then(|text| text.parse().ok());
+        let queues = |kind: &str| root.queues(interface, kind).len().max(1);
         let topology = Topology::below(root.directory(), None);
         let isolated = topology.isolated().clone();
         let cpus: CpuMask = topology.online().iter().filter(|cpu| !isolated.contains(*cpu)).collect();
-        let driver = std::fs::read_link(root.path(&at("device/driver"))).ok();
         Self {
             interface: interface.to_owned(),
-            driver: driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
-            queues: (count("rx-").max(1), count("tx-").max(1)),
+            driver: root.link(&at("device/driver")),
+            queues: (queues("rx-"), queues("tx-")),
             card,
             receivers: receivers(used, &cpus),
             cpus,
             topology,
-            threaded: number(&at("threaded")).map(|threaded: u64| threaded != 0),
-            sock_flow_entries: number("/proc/sys/net/core/rps_sock_flow_entries").unwrap_or(0),
-            queue_flow_entries: number(&at("queues/rx-0/rps_flow_cnt")).unwrap_or(0),
+            threaded: root.number(&at("threaded")).map(|threaded: u64| threaded != 0),
+            sock_flow_entries: root.number("/proc/sys/net/core/rps_sock_flow_entries").unwrap_or(0),
+            queue_flow_entries: root.number(&at("queues/rx-0/rps_flow_cnt")).unwrap_or(0),
             softirq_ns: used.softirq_ns(),
-            deferral: number(&at("napi_defer_hard_irqs")).zip(number(&at("gro_flush_timeout"))),
+            deferral: root.number(&at("napi_defer_hard_irqs")).zip(root.number(&at("gro_flush_timeout"))),
             interrupted: interrupted(used),
             is_recent: lately.is_some(),
             drops: drops(root, interface, ever),
@@ -223,11 +220,7 @@ pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
 }
 
 fn interrupts(root: &Root, interface: &str) -> BTreeMap<CpuId, u64> {
-    let device = format!("/sys/class/net/{interface}/device");
-    // The interrupts of an interface belong to its PCI device. For a virtio device, the PCI device
-    // is the parent.
-    let own = root.names(&format!("{device}/msi_irqs"));
-    let irqs = if own.is_empty() { root.names(&format!("{device}/../msi_irqs")) } else { own };
+    let ours = card_interrupts(root.directory(), interface);
     let mut found = BTreeMap::new();
     let Ok(table) = root.read("/proc/interrupts") else { return found };
     let mut lines = table.lines();
@@ -236,7 +229,7 @@ fn interrupts(root: &Root, interface: &str) -> BTreeMap<CpuId, u64> {
         header.take(CPUS_MAX).filter_map(|cpu| cpu.strip_prefix("CPU")?.parse().ok().map(CpuId)).collect();
     for line in lines {
         let Some((irq, row)) = line.split_once(':') else { continue };
-        if irqs.iter().any(|ours| ours == irq.trim()) {
+        if irq.trim().parse().is_ok_and(|irq| ours.contains(&irq)) {
             let counts = row.split_whitespace().map_while(|count| count.parse::<u64>().ok());
             cpus.iter().zip(counts).for_each(|(cpu, count)| *found.entry(*cpu).or_default() += count);
         }

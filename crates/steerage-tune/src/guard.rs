@@ -27,7 +27,7 @@ pub fn reached_through(root: &Root, interface: &str) -> io::Result<Option<String
             left.extend(above(&name));
         }
     }
-    let index = |name: &String| root.read(&format!("/sys/class/net/{name}/ifindex")).ok()?.parse().ok();
+    let index = |name: &String| root.number(&format!("/sys/class/net/{name}/ifindex"));
     let links: BTreeSet<u32> = names.iter().filter_map(index).collect();
     let server = ssh_address(root);
     let mut why = None;

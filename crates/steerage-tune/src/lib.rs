@@ -50,7 +50,7 @@ pub use error::TuneError;
 pub use guard::reached_through;
 pub use knob::Knob;
 pub use load::{CpuLoad, KernelLoad};
-pub use machine::{Machine, same};
+pub use machine::Machine;
 pub use plan::{Change, Plan, Stages, Value, Wish};
 pub use root::Root;
 pub use setting::{Difference, Setting};

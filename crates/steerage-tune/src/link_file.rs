@@ -28,12 +28,6 @@ pub const READ: [&str; 9] = [
     "/run/udev/data",
 ];
 
-const LIBRARIES: [&str; 4] = [
-    "/usr/lib/systemd",
-    "/usr/lib64/systemd",
-    "/usr/lib/x86_64-linux-gnu/systemd",
-    "/usr/lib/aarch64-linux-gnu/systemd",
-];
 const LIBRARY: &str = "libsystemd-shared-";
 
 /// The section `[Link]` of systemd's `99-default.link`. systemd applies only one .link file to an
@@ -77,7 +71,7 @@ pub struct LinkFile {
 
 /// Returns the version of systemd on this machine, if known.
 pub fn systemd_version(root: &Root) -> Option<u32> {
-    let names = LIBRARIES.iter().flat_map(|directory| root.names(directory));
+    let names = READ.iter().flat_map(|directory| root.names(directory));
     let version = |name: String| {
         let rest = name.strip_prefix(LIBRARY)?;
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

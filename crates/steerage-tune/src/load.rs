@@ -93,50 +93,40 @@ impl KernelLoad {
 }
 
 fn masks(root: &Root, interface: &str) -> Vec<(String, CpuMask)> {
-    let queues = format!("/sys/class/net/{interface}/queues");
     let mask = |queue: String| {
-        let text = root.read(&format!("{queues}/{queue}/rps_cpus")).ok()?;
+        let text = root.read(&format!("/sys/class/net/{interface}/queues/{queue}/rps_cpus")).ok()?;
         let mask = CpuMask::parse_bitmap(&text, MASK_CPUS_MAX).ok().filter(|mask| !mask.is_empty())?;
         Some((queue, mask))
     };
-    let mut masks: Vec<_> =
-        root.names(&queues).into_iter().filter(|name| name.starts_with("rx-")).filter_map(mask).collect();
-    masks.sort_by_key(|(queue, _)| (queue.len(), queue.clone()));
-    masks
+    root.queues(interface, "rx-").into_iter().filter_map(mask).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use steerage_fixtures::scratch::Scratch;
 
     use super::*;
 
-    fn machine(directory: &std::path::Path, stat: [&str; 2], softnet: [u64; 2], packets: u64) -> Root {
-        let write = |path: &str, text: String| {
-            let path = directory.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        write("proc/stat", format!("cpu 0\ncpu0 {}\ncpu1 {}\n", stat[0], stat[1]));
+    fn machine(directory: &Scratch, stat: [&str; 2], softnet: [u64; 2], packets: u64) -> Root {
+        directory.write("proc/stat", &format!("cpu 0\ncpu0 {}\ncpu1 {}\n", stat[0], stat[1]));
         let row = |cpu: usize| format!("{:08x} 00000003 00000002 0 0 0 0 0 0 0 0 0 {cpu:08x}\n", softnet[cpu]);
-        write("proc/net/softnet_stat", row(0) + &row(1));
-        write("sys/class/net/veth0/statistics/rx_packets", format!("{packets}\n"));
-        write("sys/class/net/veth0/queues/rx-0/rps_cpus", "3\n".to_owned());
-        write("sys/class/net/veth0/queues/rx-1/rps_cpus", "0\n".to_owned());
-        Root::below(directory)
+        directory.write("proc/net/softnet_stat", &(row(0) + &row(1)));
+        directory.write("sys/class/net/veth0/statistics/rx_packets", &packets.to_string());
+        directory.write("sys/class/net/veth0/queues/rx-0/rps_cpus", "3\n");
+        directory.write("sys/class/net/veth0/queues/rx-1/rps_cpus", "0\n");
+        Root::below(&**directory)
     }
 
     /// The values are from a real flood of packets: CPU 1 was busy for 98 % of its time, and in
     /// softirq for 45 %.
     #[test]
     fn a_flooded_cpu_is_seen() {
-        let directory = std::env::temp_dir().join(format!("steerage-load-{}", std::process::id()));
+        let directory = Scratch::new();
         let root = machine(&directory, ["0 0 0 1000 0 0 0 0", "0 0 0 1000 0 0 0 0"], [500, 500], 1000);
         let before = Sample::read(&root, "veth0");
         let root = machine(&directory, ["300 0 70 1130 0 0 0 0", "100 0 165 1010 0 0 225 0"], [500, 950_500], 761_000);
         let load = KernelLoad::between(&root, "veth0", &before, &Sample::read(&root, "veth0"));
         let idle = KernelLoad::between(&root, "veth0", &before, &before);
-        fs::remove_dir_all(&directory).unwrap();
         let busiest = load.busiest().unwrap();
         assert_eq!((busiest.cpu, busiest.softirq, busiest.busy, busiest.packets), (CpuId(1), 0.45, 0.98, 950_000));
         // Four of five packets of the machine came from this interface.

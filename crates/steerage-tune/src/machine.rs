@@ -25,7 +25,7 @@ enum Cards {
     /// `ethtool` is `None` if the kernel has no ethtool over netlink. `dissector` is `None` if this
     /// process may not load or find the BPF program.
     Kernel { ethtool: Option<Ethtool>, dissector: Option<FlowDissector> },
-    /// In tests, files contain the values that ethtool would report.
+    /// Tests keep the values of ethtool in files.
     Files,
 }
 
@@ -43,15 +43,14 @@ impl Machine {
         Self { root: Root::default(), cards, topology: Topology::read() }
     }
 
-    /// Returns a fake machine for tests. The directory `root` also has files for the values of
-    /// ethtool.
+    /// Returns a fake machine for tests. `root` has files for the values of ethtool too.
     pub fn below(root: Root) -> Self {
         let topology = Topology::below(root.directory(), None);
         Self { root, cards: Cards::Files, topology }
     }
 
     /// Loads the BPF program of the flow dissector, for which the process needs capabilities that
-    /// it drops later. Without the BPF program, plans omit the stage of the flow dissector.
+    /// it drops later. Without them, plans omit the stage of the flow dissector.
     pub fn load_dissector(&mut self) {
         if let Cards::Kernel { dissector: dissector @ None, .. } = &mut self.cards {
             *dissector = FlowDissector::load().ok();
@@ -70,8 +69,7 @@ impl Machine {
         &self.root
     }
 
-    /// Returns the CPUs of the machine, as they were at the creation or at the last
-    /// [`refresh_cpus`](Self::refresh_cpus).
+    /// Returns the CPUs as of the creation or the last [`refresh_cpus`](Self::refresh_cpus).
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -84,7 +82,7 @@ impl Machine {
         };
     }
 
-    /// Returns the number of bits in a CPU mask of this machine.
+    /// Returns the bits in a CPU mask of this machine.
     pub fn nr_cpu_ids(&self) -> usize {
         self.topology.nr_cpu_ids().unwrap_or(CPUS_UNKNOWN)
     }
@@ -96,9 +94,8 @@ impl Machine {
             && self.root.exists(&format!("/sys/class/net/{interface}/ifindex"))
     }
 
-    /// Returns `count` free locations in a card's rule table, the highest first. The card applies
-    /// the matching rule at the lowest location, so rules at high locations do not override the
-    /// rules of other programs.
+    /// Returns `count` free locations in a card's rule table, the highest first: the card applies
+    /// the matching rule at the lowest location, so the rules of other programs keep their effect.
     pub(crate) fn free_rules(&self, interface: &str, count: usize) -> io::Result<Vec<u32>> {
         let free: Vec<u32> = match self.cards {
             Cards::Kernel { .. } => {
@@ -140,7 +137,7 @@ impl Machine {
                 })
             }
             (Cards::Kernel { ethtool, .. }, Some((interface, value))) => {
-                ethtool.as_mut().ok_or(io::ErrorKind::Unsupported)?.value(interface, value)
+                value_of(ethtool.as_mut().ok_or(io::ErrorKind::Unsupported)?, interface, value)
             }
             _ => self.root.read(&knob.0),
         }
@@ -158,15 +155,14 @@ impl Machine {
             }
             (Cards::Kernel { ethtool, .. }, Some((interface, name))) => {
                 let ethtool = ethtool.as_mut().ok_or_else(|| io::ErrorKind::Unsupported.into());
-                ethtool.and_then(|ethtool| ethtool.set_value(interface, name, value))
+                ethtool.and_then(|ethtool| set_value(ethtool, interface, name, value))
             }
             _ => self.root.write(&knob.0, value),
         };
         written.map_err(|error| TuneError::Write { knob: knob.clone(), value: value.to_owned(), error })
     }
 
-    /// Returns true if both values of a knob are the same, apart from offline CPUs, which the
-    /// kernel removes from masks.
+    /// Returns true if both values are the same. The kernel removes offline CPUs from masks.
     pub fn is_same(&self, knob: &Knob, now: &str, wanted: &str) -> bool {
         if same(now, wanted) {
             return true;
@@ -179,71 +175,63 @@ impl Machine {
 }
 
 /// Returns true if two texts are the same value: CPU masks may differ in leading zeros and commas.
-pub fn same(one: &str, other: &str) -> bool {
+fn same(one: &str, other: &str) -> bool {
     fn digits(text: &str) -> impl Iterator<Item = char> + '_ {
         text.trim().chars().filter(|c| *c != ',').skip_while(|c| *c == '0')
     }
     digits(one).eq(digits(other))
 }
 
-trait Values {
-    fn value(&mut self, interface: &str, name: &str) -> io::Result<String>;
-    fn set_value(&mut self, interface: &str, name: &str, value: &str) -> io::Result<()>;
+fn value_of(ethtool: &mut Ethtool, interface: &str, name: &str) -> io::Result<String> {
+    let number = match name {
+        "channels/combined" => ethtool.channels(interface)?.combined,
+        "channels/rx" => ethtool.channels(interface)?.rx,
+        "channels/rx_max" => ethtool.channels(interface)?.rx_max,
+        "channels/combined_max" => ethtool.channels(interface)?.combined_max,
+        "rings/rx" => ethtool.rings(interface)?.rx,
+        "rings/rx_max" => ethtool.rings(interface)?.rx_max,
+        "rings/tx" => ethtool.rings(interface)?.tx,
+        "rings/tx_max" => ethtool.rings(interface)?.tx_max,
+        "rss/table" => return Ok(joined(ethtool.rss(interface)?.table.iter().map(u32::to_string), " ")),
+        _ if name.starts_with(FEATURES) => {
+            let is_on = ethtool.features(interface)?.is_on(&name[FEATURES.len()..]);
+            return Ok(if is_on { "on" } else { "off" }.to_owned());
+        }
+        _ if name.starts_with(RULES) => {
+            let rule = rules::read(interface, location(name)?)?;
+            return Ok(rule.map_or_else(|| NO_RULE.to_owned(), |rule| rule.to_string()));
+        }
+        "rss/key" => return Ok(joined(ethtool.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
+        _ => return Err(io::ErrorKind::NotFound.into()),
+    };
+    // ethtool reports 0 if the card does not have this setting.
+    if number == 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(number.to_string()) }
 }
 
-impl Values for Ethtool {
-    fn value(&mut self, interface: &str, name: &str) -> io::Result<String> {
-        let number = match name {
-            "channels/combined" => self.channels(interface)?.combined,
-            "channels/rx" => self.channels(interface)?.rx,
-            "channels/rx_max" => self.channels(interface)?.rx_max,
-            "channels/combined_max" => self.channels(interface)?.combined_max,
-            "rings/rx" => self.rings(interface)?.rx,
-            "rings/rx_max" => self.rings(interface)?.rx_max,
-            "rings/tx" => self.rings(interface)?.tx,
-            "rings/tx_max" => self.rings(interface)?.tx_max,
-            "rss/table" => return Ok(joined(self.rss(interface)?.table.iter().map(u32::to_string), " ")),
-            _ if name.starts_with(FEATURES) => {
-                let is_on = self.features(interface)?.is_on(&name[FEATURES.len()..]);
-                return Ok(if is_on { "on" } else { "off" }.to_owned());
+fn set_value(ethtool: &mut Ethtool, interface: &str, name: &str, value: &str) -> io::Result<()> {
+    let number = || value.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    match name {
+        "channels/combined" => ethtool.set_channels(interface, None, None, Some(number()?)),
+        _ if name.starts_with(FEATURES) => ethtool.set_feature(interface, &name[FEATURES.len()..], value == "on"),
+        "channels/rx" => ethtool.set_channels(interface, Some(number()?), None, None),
+        _ if name.starts_with(RULES) => match value {
+            NO_RULE => rules::delete(interface, location(name)?),
+            rule => {
+                let rule = rule.parse::<Rule>().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+                rules::insert(interface, location(name)?, &rule)
             }
-            _ if name.starts_with(RULES) => {
-                let rule = rules::read(interface, location(name)?)?;
-                return Ok(rule.map_or_else(|| NO_RULE.to_owned(), |rule| rule.to_string()));
-            }
-            "rss/key" => return Ok(joined(self.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
-            _ => return Err(io::ErrorKind::NotFound.into()),
-        };
-        // ethtool reports 0 if the card does not have a setting.
-        if number == 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(number.to_string()) }
-    }
-
-    fn set_value(&mut self, interface: &str, name: &str, value: &str) -> io::Result<()> {
-        let number = || value.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
-        match name {
-            "channels/combined" => self.set_channels(interface, None, None, Some(number()?)),
-            _ if name.starts_with(FEATURES) => self.set_feature(interface, &name[FEATURES.len()..], value == "on"),
-            "channels/rx" => self.set_channels(interface, Some(number()?), None, None),
-            _ if name.starts_with(RULES) => match value {
-                NO_RULE => rules::delete(interface, location(name)?),
-                rule => {
-                    let rule =
-                        rule.parse::<Rule>().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-                    rules::insert(interface, location(name)?, &rule)
-                }
-            },
-            "rings/rx" => self.set_rings(interface, Some(number()?), None),
-            "rings/tx" => self.set_rings(interface, None, Some(number()?)),
-            "rss/table" => {
-                let table: Result<Vec<u32>, _> = value.split(' ').map(str::parse).collect();
-                self.set_rss_table(interface, &table.map_err(|_| io::ErrorKind::InvalidInput)?)
-            }
-            "rss/key" => {
-                let key: Result<Vec<u8>, _> = value.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
-                self.set_rss_key(interface, &key.map_err(|_| io::ErrorKind::InvalidInput)?)
-            }
-            _ => Err(io::ErrorKind::NotFound.into()),
+        },
+        "rings/rx" => ethtool.set_rings(interface, Some(number()?), None),
+        "rings/tx" => ethtool.set_rings(interface, None, Some(number()?)),
+        "rss/table" => {
+            let table: Result<Vec<u32>, _> = value.split(' ').map(str::parse).collect();
+            ethtool.set_rss_table(interface, &table.map_err(|_| io::ErrorKind::InvalidInput)?)
         }
+        "rss/key" => {
+            let key: Result<Vec<u8>, _> = value.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
+            ethtool.set_rss_key(interface, &key.map_err(|_| io::ErrorKind::InvalidInput)?)
+        }
+        _ => Err(io::ErrorKind::NotFound.into()),
     }
 }
 

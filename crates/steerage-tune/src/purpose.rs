@@ -397,23 +397,17 @@ mod tests {
 
     #[test]
     fn a_plan_leaves_out_what_may_take_the_link_down() {
-        let root = std::env::temp_dir().join(format!("steerage-purpose-{}", std::process::id()));
-        let files = [
+        let fake = steerage_fixtures::scratch::Scratch::with_files(&[
             ("sys/class/net/eth0/mtu", "9001"),
             ("sys/class/net/eth0/napi_defer_hard_irqs", "0"),
             ("sys/class/net/eth0/gro_flush_timeout", "0"),
             ("ethtool/eth0/channels/combined", "8"),
             ("ethtool/eth0/rss/key", "01:02:03:04"),
             ("ethtool/eth0/features/rx-vlan-hw-parse", "on"),
-        ];
-        for (path, text) in files {
-            let path = root.join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, format!("{text}\n")).unwrap();
-        }
+        ]);
         let on = features(&[STRIP_VLAN], &[STRIP_VLAN]);
         let nic = Nic { mtu: Some(9001), channels: channels(8, 8), features: on, ..nic("ena") };
-        let mut machine = Machine::below(crate::Root::below(&root));
+        let mut machine = Machine::below(crate::Root::below(&*fake));
         let mut plan = |stages: &Stages| {
             plan(&mut machine, &nic, Purpose::AfXdp, &Lead::default(), stages, &Setting::default()).unwrap()
         };
@@ -434,6 +428,5 @@ mod tests {
         // Each change that cannot be undone exactly has a note.
         assert!(all.notes.iter().any(|note| note.starts_with("channels: packets that are in the rings")), "{all:?}");
         assert!(!careful.notes.iter().any(|note| note.contains("lost")), "{careful:?}");
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

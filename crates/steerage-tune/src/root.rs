@@ -1,6 +1,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// The maximum length of a file that is read. With 8,192 CPUs, /proc/interrupts is almost as long,
 /// and a CPU mask has 2,304 characters.
@@ -48,6 +49,17 @@ impl Root {
         Ok(text)
     }
 
+    /// Returns the number in a file, or `None` after an error.
+    pub fn number<N: FromStr>(&self, name: &str) -> Option<N> {
+        self.read(name).ok()?.parse().ok()
+    }
+
+    /// Returns the last component of a link's target, such as the name of a driver.
+    pub fn link(&self, name: &str) -> Option<String> {
+        let target = fs::read_link(self.path(name)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+
     /// Writes an existing file with a single system call, as the kernel requires.
     ///
     /// # Errors
@@ -69,5 +81,11 @@ impl Root {
             (word.to_owned(), number.parse::<u64>().unwrap_or_default(), number.to_owned())
         });
         names
+    }
+    /// Returns the names of an interface's queues that begin with `kind` (`rx-` or `tx-`).
+    pub fn queues(&self, interface: &str, kind: &str) -> Vec<String> {
+        let mut queues = self.names(&format!("/sys/class/net/{interface}/queues"));
+        queues.retain(|name| name.starts_with(kind));
+        queues
     }
 }

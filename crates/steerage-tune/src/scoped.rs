@@ -4,6 +4,7 @@ use steerage::CpuMask;
 use steerage::flow::wire::port;
 
 use crate::candidates::Candidate;
+use crate::facts::Sample;
 use crate::knob::{Knob, OUR_DISSECTOR, symmetric};
 use crate::machine::Machine;
 use crate::plan::{Stages, Value, Wish};
@@ -15,13 +16,7 @@ const RING: u64 = 1024;
 /// The UDP ports of tunnels whose inner headers the flow dissector reads.
 const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
 
-/// The columns of /proc/net/softnet_stat for dropped packets, and for polls that ended although
-/// packets were waiting.
-const DROPPED: usize = 1;
-const SQUEEZED: usize = 2;
-
-/// Returns the candidate settings of all permitted [`Scope`]s except [`Scope::Interface`] for these
-/// CPUs.
+/// Returns the candidates of all permitted [`Scope`]s except [`Scope::Interface`] for these CPUs.
 pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus: &CpuMask) -> Vec<Candidate> {
     let mut found = Vec::new();
     if stages.has(Scope::Irq) {
@@ -37,7 +32,7 @@ pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus:
             let wish = Wish::default().set("flow_dissector", Value::Text(OUR_DISSECTOR.to_owned()));
             found.push(Candidate::new("the flows inside VXLAN and GTP-U", wish, None));
         }
-        found.push(Candidate::new("settings of the machine", global(machine, cpus), None));
+        found.push(Candidate::new("settings of the machine", global(machine, interface, cpus), None));
     }
     if stages.has(Scope::Reset) {
         found.push(Candidate::new("settings of the card", card(machine, interface, cpus), None));
@@ -57,12 +52,7 @@ fn ends_tunnels(machine: &Machine) -> bool {
 }
 
 fn xps_is_possible(machine: &Machine, interface: &str) -> bool {
-    queues(machine, interface, "tx-") > 1
-}
-
-fn queues(machine: &Machine, interface: &str, kind: &str) -> usize {
-    let names = machine.root().names(&format!("/sys/class/net/{interface}/queues"));
-    names.iter().filter(|name| name.starts_with(kind)).count()
+    machine.root().queues(interface, "tx-").len() > 1
 }
 
 /// Returns an indirection table as long as `table` that lists the queues in turn, such as `0 1 2 0
@@ -75,8 +65,8 @@ fn evened(table: &str, queues: usize) -> Option<String> {
     (!is_even).then(|| (0..entries.len()).map(|at| (at % queues).to_string()).collect::<Vec<_>>().join(" "))
 }
 
-fn global(machine: &mut Machine, cpus: &CpuMask) -> Wish {
-    let [dropped, squeezed] = softnet(machine).map(|count| count > 0);
+fn global(machine: &mut Machine, interface: &str, cpus: &CpuMask) -> Wish {
+    let counted = Sample::read(machine.root(), interface).cpus;
     let mut wish = Wish::default()
         .set("flow_limit_cpu_bitmap", Value::Cpus(cpus.clone()))
         .set("rps_default_mask", Value::Cpus(cpus.clone()));
@@ -86,28 +76,20 @@ fn global(machine: &mut Machine, cpus: &CpuMask) -> Wish {
             wish = std::mem::take(&mut wish).set(stage, Value::Number(now.saturating_mul(2)));
         }
     };
-    if dropped {
+    if counted.values().any(|cpu| cpu.dropped > 0) {
         doubled("netdev_max_backlog");
     }
-    if squeezed {
+    if counted.values().any(|cpu| cpu.time_squeeze > 0) {
         doubled("netdev_budget");
         doubled("netdev_budget_usecs");
     }
     wish
 }
 
-fn softnet(machine: &Machine) -> [u64; 2] {
-    let table = machine.root().read("/proc/net/softnet_stat").unwrap_or_default();
-    [DROPPED, SQUEEZED].map(|column| {
-        let count = |row: &str| u64::from_str_radix(row.split_whitespace().nth(column)?, 16).ok();
-        table.lines().filter_map(count).sum()
-    })
-}
-
 fn card(machine: &mut Machine, interface: &str, cpus: &CpuMask) -> Wish {
     let numbers = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok());
     let mut wish = Wish::default();
-    let mut queues = queues(machine, interface, "rx-");
+    let mut queues = machine.root().queues(interface, "rx-").len();
     let mut number = |name: &str| machine.read(&Knob(format!("/ethtool/{interface}/{name}"))).ok();
     for (now, stage) in [("channels/combined", "channels"), ("channels/rx", "channels_rx")] {
         let most = number(now).and(numbers(number(&format!("{now}_max"))));

@@ -232,8 +232,8 @@ pub mod messages {
 ///
 /// A page has at least 128 bytes (`HEADROOM`) before a frame, for `prepend`. A page has 64 bytes
 /// (`TAILROOM`) after the longest frame, for `append`. To hand over a page from
-/// `Completions::alloc`, write the frame at `Fit::offset` and call `Completions::push` with
-/// `Completion::new(page, fit.offset(), len)`.
+/// `Completions::alloc`, write the frame at `HEADROOM` and call `Completions::push` with
+/// `Completion::new(page, HEADROOM, len)`.
 ///
 /// # Memory of its own
 ///

@@ -1,5 +1,6 @@
 //! Measures the cost of sending a page to a worker CPU and back, by size of the local page cache.
 
+mod page_loop;
 mod path;
 
 use std::hint::black_box;
@@ -8,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use steerage::limits::{LPC_PAGES_PER_CPU, POLL_BUDGET};
-use steerage::testing::PageLoop;
 use steerage_mem::ring::Consumer;
 
 use crate::error::LabError;
@@ -17,6 +17,8 @@ use crate::load::thread_time;
 use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
+
+use page_loop::PageLoop;
 
 /// The number of polls (batches of pages) that a queue has in flight before pages return.
 const POLLS_UNDER_WAY: usize = 8;

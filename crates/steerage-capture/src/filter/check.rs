@@ -1,23 +1,19 @@
-//! Checks that the kernel would accept a filter program. The rules for filter programs are those of
-//! `bpf_check_classic` in net/core/filter.c.
+//! The kernel's rules for filter programs: `bpf_check_classic` in net/core/filter.c.
 
 use super::{FilterError, INSTRUCTIONS_MAX, Instruction};
 
-/// The number of 32-bit words of memory that a filter program can use: `BPF_MEMWORDS`.
+/// `BPF_MEMWORDS`.
 const MEMORY_WORDS: u32 = 16;
 
-/// A load from this offset or a higher one reads the kernel's information about the packet, and not
-/// the packet's bytes: `SKF_AD_OFF`.
+/// `SKF_AD_OFF`: loads from this offset on read the kernel's information about the packet.
 const ANCILLARY: u32 = 0xffff_f000;
-/// The offset at which the kernel's information about a packet ends. The fields of the kernel's
-/// information are at multiples of 4 below this offset: `SKF_AD_MAX`.
+/// `SKF_AD_MAX`: the end of the kernel's information, whose fields are at multiples of 4.
 const ANCILLARY_END: u32 = ANCILLARY + 64;
 
-/// The kind of an instruction. The enum lists only kinds of instructions that the kernel's rules
-/// distinguish.
+/// The kinds of instructions that the kernel's rules distinguish.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// An instruction that is valid at any position in the filter program and with any operand.
+    /// Valid at any position and with any operand.
     Plain,
     Divide,
     Shift,
@@ -29,10 +25,9 @@ enum Kind {
     Return,
 }
 
-/// Returns the kind of an operation code, or `None` if the kernel does not know the code.
 fn kind(code: u16) -> Option<Kind> {
     Some(match code {
-        // Division and modulo by a constant. The next arm of this `match` has shifts by a constant.
+        // Division and modulo by a constant, and then shifts by a constant.
         0x34 | 0x94 => Kind::Divide,
         0x64 | 0x74 => Kind::Shift,
         // Other arithmetic instructions: with a constant, with the register X, and negation.
@@ -40,8 +35,7 @@ fn kind(code: u16) -> Option<Kind> {
         0x0c | 0x1c | 0x2c | 0x3c | 0x4c | 0x5c | 0x6c | 0x7c | 0x9c | 0xac | 0x84 => Kind::Plain,
         // Loads of a word, a half-word or a byte of the packet.
         0x20 | 0x28 | 0x30 => Kind::LoadPacket,
-        // Loads relative to the register X, and loads of constants, of lengths, and of four times
-        // the lower half of a byte.
+        // Loads relative to X, and of constants, lengths, and four times the lower half of a byte.
         0x40 | 0x48 | 0x50 | 0x00 | 0x01 | 0x80 | 0x81 | 0xb1 => Kind::Plain,
         0x60 | 0x61 => Kind::LoadMemory,
         0x02 | 0x03 => Kind::Store,
@@ -54,7 +48,6 @@ fn kind(code: u16) -> Option<Kind> {
     })
 }
 
-/// Rejects filter programs that the kernel would reject.
 pub(super) fn program(program: &[Instruction]) -> Result<(), FilterError> {
     let wrong = |at, what| Err(FilterError::Program { at, what });
     if program.is_empty() {
@@ -74,8 +67,7 @@ pub(super) fn program(program: &[Instruction]) -> Result<(), FilterError> {
     memory_is_written_before_it_is_read(program)
 }
 
-/// Returns the mistake in an instruction, if any. `behind` is the number of instructions after the
-/// checked instruction.
+/// `behind` is the number of instructions after the checked instruction.
 fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'static str> {
     let Instruction { operand, jump_true, jump_false, .. } = *instruction;
     match kind(instruction.code) {
@@ -95,14 +87,12 @@ fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'st
     }
 }
 
-/// Checks that no path through the filter program reads a memory word that the path has not written
-/// before. The kernel has the same check in `check_load_and_stores`. All jumps go forward, so one
-/// pass sees every path to an instruction before the instruction itself.
+/// The kernel has the same check in `check_load_and_stores`. All jumps go forward, so one pass sees
+/// every path to an instruction before the instruction itself.
 fn memory_is_written_before_it_is_read(program: &[Instruction]) -> Result<(), FilterError> {
-    // For each instruction, the memory words that have been written on every path that jumps to the
-    // instruction, one bit per word.
+    // For each instruction, the words that every jump to it has written, one bit per word.
     let mut on_arrival = vec![u16::MAX; program.len()];
-    // The memory words that are written on the path from the previous instruction.
+    // The words that are written on the path from the previous instruction.
     let mut written: u16 = 0;
     for (at, instruction) in program.iter().enumerate() {
         written &= on_arrival[at];

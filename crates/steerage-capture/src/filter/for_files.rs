@@ -1,23 +1,18 @@
-//! The filter of capture files, with a program for each kind of frames in the files.
-
 use steerage::LinkType;
 
 use super::kinds::FrameKind;
 use super::{Filter, FilterError, FrameFilter, numbers, tcpdump, written};
 
-/// The filter programs for all kinds of frames in the files.
 #[derive(Debug)]
 pub(crate) enum FileFilters {
-    /// A filter program that the user compiled in advance. The filter program is valid for one link
-    /// type, the type of the first frame.
+    /// A program that the user compiled, for one link type: that of the first frame.
     Numbers { filter: FrameFilter, link: Option<LinkType> },
     /// For each kind of frames, the program that tcpdump compiled, or tcpdump's error.
     Compiled(Vec<(FrameKind, Result<FrameFilter, String>)>),
 }
 
 impl FileFilters {
-    /// Compiles the filter `text` for frames of these kinds. If frames of other kinds may come later
-    /// in the file, also compiles the filter for the usual kinds.
+    /// With `others`, compiles the filter for the usual kinds of frames, too.
     pub(crate) fn compile(text: &str, kinds: &[FrameKind], others: bool) -> Result<Self, FilterError> {
         let text = written(text)?;
         if numbers::looks_like(&text) {
@@ -38,8 +33,7 @@ impl FileFilters {
         let mut first_error = None;
         for (kind, filter) in wanted.into_iter().zip(compiled) {
             let filter = match filter.and_then(|filter| filter.for_frames()) {
-                // Each kind of frames that the files contain must have a filter program. If no kind
-                // of frames has a filter program, the expression is invalid.
+                // If no kind has a program, the expression is invalid.
                 Err(error) if kinds.contains(&kind) => return Err(error),
                 Err(error) => {
                     let text = error.to_string();
@@ -56,7 +50,6 @@ impl FileFilters {
         }
     }
 
-    /// Returns the program for frames of this kind, or the reason why there is no program for them.
     pub(crate) fn program(&mut self, kind: FrameKind) -> Result<&FrameFilter, String> {
         match self {
             Self::Numbers { filter, link } => match *link.get_or_insert(kind.link) {

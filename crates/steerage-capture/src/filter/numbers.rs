@@ -1,18 +1,15 @@
-//! Parses a filter as `tcpdump -ddd` prints it: the number of instructions, and then four numbers
-//! for each instruction.
+//! Parses filters as `tcpdump -ddd` prints them: a count, and four numbers for each instruction.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::{Filter, FilterError, INSTRUCTIONS_MAX, Instruction, SHOWN_CHARS_MAX, shown};
 
-/// Returns true if the character separates numbers.
 fn is_between(c: char) -> bool {
     c.is_ascii_whitespace() || c == ','
 }
 
-/// Returns true if the text is a list of numbers. An expression never consists of decimal numbers
-/// only.
+/// An expression never consists of decimal numbers only.
 pub(super) fn looks_like(text: &str) -> bool {
     let mut digits = false;
     text.chars().all(|c| {
@@ -21,8 +18,7 @@ pub(super) fn looks_like(text: &str) -> bool {
     }) && digits
 }
 
-/// Formats the program as numbers, which [`FromStr`] can parse again: `4,40 0 0 12,21 0 1
-/// 2048,...`.
+/// Numbers that [`FromStr`] can parse again: `4,40 0 0 12,21 0 1 2048,...`.
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.instructions.len())?;

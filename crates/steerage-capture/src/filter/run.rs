@@ -1,26 +1,23 @@
-//! Runs a filter on a frame in memory. This module filters the frames of files. For live
-//! interfaces, the kernel filters the frames.
+//! Runs filters on frames of files. For live interfaces, the kernel filters the frames.
 //!
-//! Each operation has the same meaning as in libpcap's `bpf_filter.c`, which `tcpdump -r` uses. For
-//! example, a load after the end of the frame rejects the frame. No published crate runs classic
-//! BPF on a frame in memory (November 2026): `rbpf` runs only extended BPF, and `classic_bpf`
-//! attaches programs to sockets.
+//! Each operation has the meaning that it has in libpcap's `bpf_filter.c`, which `tcpdump -r` uses.
+//! A load after the end of the frame rejects the frame. No published crate runs classic BPF on a
+//! frame in memory (November 2026): `rbpf` runs only extended BPF, and `classic_bpf` attaches
+//! programs to sockets.
 
 use super::{Filter, FilterError, Instruction};
 
-/// The number of 32-bit words of memory that a filter program can use: `BPF_MEMWORDS`.
+/// `BPF_MEMWORDS`.
 const MEMORY_WORDS: usize = 16;
 
-/// A load from this offset or a higher one reads the kernel's information about a packet, or is
-/// relative to headers that the kernel has found (`SKF_LL_OFF`). The kernel has no information
-/// about a frame of a file, and no frame is so long that it has bytes at this offset.
+/// Loads from here on (`SKF_LL_OFF`) read the kernel's information about a packet, or are relative
+/// to headers that the kernel has found. No frame of a file is so long.
 const KERNEL_ONLY: u32 = 0xffe0_0000;
 
 /// A filter for frames in memory, such as those of a capture file.
 ///
-/// The work of a filter is bounded: it has at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX)
-/// instructions, and runs each instruction at most once, because all jumps go forward. Running a
-/// filter allocates no memory, and reads only the frame.
+/// The work is bounded: at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX) instructions, each of
+/// which runs at most once, because all jumps go forward. Running a filter allocates no memory.
 ///
 /// ```
 /// use steerage_capture::filter::Filter;
@@ -40,11 +37,10 @@ pub struct FrameFilter {
     operations: Box<[Operation]>,
 }
 
-/// A decoded instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Load(Size, u32),
-    /// Loads a value of the packet from an offset: a constant plus the register X.
+    /// Loads from a constant offset plus the register X.
     LoadBeyond(Size, u32),
     LoadConstant(u32),
     LoadLength,
@@ -52,7 +48,7 @@ enum Operation {
     SetX(u32),
     SetXToLength,
     SetXFromMemory(u8),
-    /// Sets the register X to four times the lower half of a byte: the length of an IPv4 header.
+    /// Four times the lower half of a byte: the length of an IPv4 header.
     SetXToHeaderLength(u32),
     Store(u8),
     StoreX(u8),
@@ -61,8 +57,7 @@ enum Operation {
     XFromA,
     AFromX,
     Jump(u32),
-    /// Compares A. The two numbers of a comparison say how many instructions to skip: the first if
-    /// the comparison is true, the second if it is false.
+    /// Compares A, and skips the first number of instructions if true, the second if false.
     Branch(Comparison, Operand, u8, u8),
     Return(u32),
     ReturnA,
@@ -107,8 +102,8 @@ impl Filter {
     /// Prepares the filter for frames in memory.
     ///
     /// # Errors
-    /// [`FilterError::KernelOnly`] if the program uses information that only the kernel has. A
-    /// filter that tcpdump compiled for an interface may use such information.
+    /// [`FilterError::KernelOnly`] if the program uses information that only the kernel has, as a
+    /// filter that tcpdump compiled for an interface may.
     pub fn for_frames(&self) -> Result<FrameFilter, FilterError> {
         let decoded = self.instructions.iter().enumerate();
         let operations = decoded.map(|(at, one)| Operation::decode(one).ok_or(FilterError::KernelOnly { at }));
@@ -117,7 +112,7 @@ impl Filter {
 }
 
 impl Operation {
-    /// Decodes an instruction. Returns `None` if only the kernel can run the instruction.
+    /// Returns `None` if only the kernel can run the instruction.
     fn decode(instruction: &Instruction) -> Option<Self> {
         let Instruction { code, jump_true, jump_false, operand } = *instruction;
         let size = match code & 0x18 {
@@ -137,7 +132,7 @@ impl Operation {
             0x01 => Self::SetX(operand),
             0x80 => Self::LoadLength,
             0x81 => Self::SetXToLength,
-            // `check::program` has already checked that the numbers of memory words are below 16.
+            // `check::program` has checked that the numbers of memory words are below 16.
             0x60 => Self::LoadMemory(operand as u8),
             0x61 => Self::SetXFromMemory(operand as u8),
             0x02 => Self::Store(operand as u8),
@@ -168,21 +163,18 @@ impl Operation {
 }
 
 impl FrameFilter {
-    /// Returns the number of the frame's bytes that pass the filter. If a filter returns 0, it
-    /// removes the whole frame. `wire_len` is the length of the frame on the wire, which the
-    /// primitives `len`, `less` and `greater` compare.
+    /// Returns the number of the frame's bytes that pass, 0 for none. `len`, `less` and `greater`
+    /// compare `wire_len`, the length on the wire.
     pub fn run(&self, frame: &[u8], wire_len: u32) -> u32 {
         self.try_run(frame, wire_len).unwrap_or(0)
     }
 
-    /// Runs the program. Returns `None` if the program loads bytes after the end of the frame, or
-    /// divides by 0.
+    /// Returns `None` if the program loads bytes after the end of the frame, or divides by 0.
     fn try_run(&self, frame: &[u8], wire_len: u32) -> Option<u32> {
         let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; MEMORY_WORDS]);
         let mut rest = self.operations.iter();
         loop {
-            // `check::program` has already checked that all jumps stay within the program, and that
-            // the last instruction returns.
+            // `check::program` has checked that all jumps stay within the program.
             let skip = match *rest.next()? {
                 Operation::Load(size, at) => {
                     a = load(frame, size, at)?;
@@ -288,7 +280,6 @@ impl Arithmetic {
             Self::Divide => a.checked_div(by)?,
             Self::Or => a | by,
             Self::And => a & by,
-            // A shift by 32 bits or more yields 0.
             Self::ShiftLeft => a.checked_shl(by).unwrap_or(0),
             Self::ShiftRight => a.checked_shr(by).unwrap_or(0),
             Self::Modulo => a.checked_rem(by)?,
@@ -317,8 +308,7 @@ mod tests {
         program.parse::<Filter>().unwrap().for_frames().unwrap().run(frame, wire_len)
     }
 
-    /// The function `bpf_filter` of libpcap 1.10 computed the expected results of this test.
-    /// libpcap's `bpf_filter` ran each program on `frame`, with a length on the wire of 100 bytes.
+    /// The expected results are those of `bpf_filter` of libpcap 1.10.
     #[test]
     fn operations_are_those_of_libpcap() {
         let frame = [1, 2, 3, 4, 5, 6, 7, 8];

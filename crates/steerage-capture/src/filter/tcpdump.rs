@@ -1,5 +1,3 @@
-//! Compiles filters by running tcpdump as a child process that prints the program.
-
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -14,43 +12,34 @@ use super::{Filter, FilterError, FrameKind, SHOWN_CHARS_MAX, shown};
 
 const TCPDUMP: &str = "tcpdump";
 
-/// The time after which a running tcpdump is killed. Compiling takes milliseconds, but tcpdump
-/// first resolves the host names in the expression. A resolver tries a server for 10 s before it
-/// gives up.
+/// Compiling takes milliseconds, but tcpdump first resolves the host names in the expression. A
+/// resolver tries a server for 10 s.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The maximum number of bytes that tcpdump may print. The longest program that the kernel accepts
-/// has 112 KiB when written as numbers.
+/// The longest program that the kernel accepts has 112 KiB when written as numbers.
 const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 
-/// The maximum number of characters of tcpdump's error message that are passed on. tcpdump's own
-/// error messages are shorter than this limit.
+/// tcpdump's own error messages are shorter.
 const SAID_CHARS_MAX: usize = 240;
 
-/// The length of the longest packet that a filter passes uncut, in bytes. This length is tcpdump's
-/// maximum packet length, and no frame is longer.
+/// tcpdump's maximum packet length in bytes. No frame is longer.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;
 
-/// If an expression is compiled for several kinds of frames, this many tcpdump processes run at the
-/// same time.
+/// The number of tcpdump processes that run at the same time, one for each kind of frames.
 const AT_A_TIME: usize = 8;
 
-/// The beginning of the message that tcpdump prints when it reads a file.
 const READING: &str = "reading from file ";
 
-/// Only the keyword `vlan` of the filter language has one meaning for an interface and another for
-/// a file. `vlan` matches VLAN tags. The kernel removes VLAN tags from live frames, but the frames
-/// of a file contain the tags. If `vlan` is compiled without the interface, it matches no live
-/// frame.
+/// The only keyword that differs for files and interfaces: the kernel removes VLAN tags from live
+/// frames. Compiled without the interface, `vlan` matches no live frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {
     Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX }.compile(text, interface, link)
 }
 
-/// Compiles an expression for the frames of files, once for each kind of frames in `kinds`.
-/// `tcpdump -r` would use the same program for a file with frames of this kind.
+/// Compiles an expression once for each kind of frames, as `tcpdump -r` would for a file.
 pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<Filter, FilterError>> {
     let compiler = Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX };
     if text.contains('\0') {
@@ -65,7 +54,6 @@ pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<F
     compiled
 }
 
-/// Returns the header of a capture file with frames of this kind, without packets.
 fn file_header(kind: FrameKind) -> Vec<u8> {
     let (link, magic, version) = (u32::from(kind.link.0), 0xa1b2_c3d4_u32, [2_u16, 4]);
     let words = [magic, 0, 0, 0, WHOLE_BYTES, link];
@@ -76,7 +64,6 @@ fn file_header(kind: FrameKind) -> Vec<u8> {
     header
 }
 
-/// The program that compiles filters, and its time limit.
 struct Compiler<'a> {
     program: &'a OsStr,
     time_max: Duration,
@@ -93,11 +80,9 @@ impl Compiler<'_> {
             return Err(refused(text, "it has a zero byte"));
         }
         if let Some(interface) = interface {
-            // -p: do not make the interface promiscuous, because tcpdump opens the interface for a
-            // moment.
+            // -p: do not make the interface promiscuous.
             let compiled = self.run(&["-p", "-i", interface, "-y", link], text);
-            // If tcpdump may not open the interface, or if the interface is down, compile without
-            // the interface. Without the interface, all keywords except `vlan` keep their meaning.
+            // Without the interface, only the keyword `vlan` changes its meaning.
             if !matches!(compiled, Err(FilterError::Expression { .. })) || has_word(text, NEEDS_INTERFACE) {
                 return compiled;
             }
@@ -105,17 +90,14 @@ impl Compiler<'_> {
         self.run(&["-y", link], text)
     }
 
-    /// Runs tcpdump, and parses the program that tcpdump prints.
     fn run(&self, options: &[&str], text: &str) -> Result<Filter, FilterError> {
         self.end(self.begin(options, text, &[])?, text)
     }
 
-    /// Starts tcpdump. `input` is written to the standard input of tcpdump, and must fit into a
-    /// pipe.
+    /// `input` is for tcpdump's standard input, and must fit into a pipe.
     fn begin(&self, options: &[&str], text: &str, input: &[u8]) -> Result<Child, FilterError> {
         let mut command = Command::new(self.program);
-        // -s: do not cut packets, even if tcpdump cuts them by default. --: the expression is never
-        // an option, even if it begins with a hyphen.
+        // -s: do not cut packets. --: an expression may begin with a hyphen.
         command.args(options).args(["-s", WHOLE, "-ddd", "--", text]).env("LC_ALL", "C");
         command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -130,11 +112,9 @@ impl Compiler<'_> {
         Ok(child)
     }
 
-    /// Parses the program that tcpdump prints.
     fn end(&self, mut child: Child, text: &str) -> Result<Filter, FilterError> {
         let printed = output(&mut child, self.time_max);
-        // tcpdump has closed its output, or has reached a limit of this module and must end now. A
-        // successful exit means that the printed program is complete.
+        // tcpdump has closed its output, or has reached a limit of this module and must end.
         let _ = child.kill();
         let _ = child.wait();
         let (out, err) = printed.map_err(|cause| FilterError::Tcpdump { operation: "run tcpdump", cause })?;
@@ -146,7 +126,6 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|other| other == word)
 }
 
-/// Returns everything that tcpdump prints on standard output and standard error.
 fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)> {
     let deadline = Instant::now() + time_max;
     // Each pipe has its own reader, so that tcpdump never blocks on a full pipe.
@@ -160,8 +139,7 @@ fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)>
     Ok((wait(out)?, wait(err)?))
 }
 
-/// Reads a pipe on a separate thread, up to the allowed number of bytes. The reading thread ends
-/// when the child process ends.
+/// The thread ends when the child process ends.
 fn read_aside(pipe: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Receiver<io::Result<String>>> {
     let pipe = pipe.ok_or_else(|| io::Error::other("it has no pipe"))?;
     let (to, from) = mpsc::channel();
@@ -174,7 +152,7 @@ fn read_aside(pipe: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Rece
     Ok(from)
 }
 
-/// Returns the error of tcpdump in one line, without the program's name and warnings.
+/// Returns tcpdump's error in one line, without its name and warnings.
 fn said(err: &str) -> String {
     let lines = err.lines().map(|line| line.strip_prefix("tcpdump: ").unwrap_or(line).trim());
     let is_error = |line: &&str| !line.is_empty() && !line.starts_with("Warning:") && !line.starts_with(READING);
@@ -195,7 +173,6 @@ mod tests {
 
     use super::*;
 
-    /// A script that replaces tcpdump in a test.
     struct Script(PathBuf);
 
     impl Script {
@@ -212,8 +189,7 @@ mod tests {
 
         fn compile_within(&self, text: &str, time_max: Duration) -> Result<Filter, FilterError> {
             let program: OsString = self.0.clone().into();
-            // While another test forks, the child of that test may still have the script open for
-            // writing. An attempt to run the script then fails with ETXTBSY.
+            // The child of another test's fork may have the script open (ETXTBSY).
             loop {
                 match (Compiler { program: &program, time_max }).compile(text, Some("lo"), LinkType::ETHERNET) {
                     Err(FilterError::Tcpdump { cause, .. }) if cause.kind() == io::ErrorKind::ExecutableFileBusy => {}
@@ -254,8 +230,6 @@ mod tests {
         assert_eq!(said(""), "it printed nothing");
     }
 
-    /// The expression never becomes an option of tcpdump, even if it begins with a hyphen. No shell
-    /// parses the expression.
     #[test]
     fn the_expression_is_one_argument() {
         let shows = Script::new("shows", r#"for a; do printf '<%s>' "$a" >&2; done"#);

@@ -1,20 +1,15 @@
-//! A bounded ring of packets from one packet CPU to the thread of one client. Neither the CPU nor
-//! the client's thread waits for the other: a packet that does not fit into the ring is counted as
-//! missed.
+//! A bounded ring of packets from one packet CPU to the thread of one client. Neither waits for the
+//! other: a packet that does not fit into the ring is counted as missed.
 //!
-//! The ring is an array of 64-bit words. The packet CPU writes some 64-bit words to the ring and
-//! then increases the index `written`. The client's thread reads some 64-bit words from the ring
-//! and then increases the index `read`. Because of the two indexes, no 64-bit word of the ring is
-//! read and written at the same time.
+//! The packet CPU writes some 64-bit words and then increases `written`. The client's thread reads
+//! some words and then increases `read`. Therefore no word is read and written at the same time.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The number of 64-bit words in a record's header, which contains the packet's time, lengths, and
-/// origin.
+/// A record's header: the packet's time, lengths, and origin, in 64-bit words.
 const HEAD_WORDS: usize = 3;
 
-/// The length that marks a record with counts instead of a packet. No packet has this length. The
-/// length `LAST_COUNTS` marks the record with counts that ends the stream.
+/// Lengths that no packet has. They mark a record with counts, and the record that ends the stream.
 const COUNTS: u64 = u64::MAX;
 const LAST_COUNTS: u64 = u64::MAX - 1;
 
@@ -31,8 +26,7 @@ pub struct PacketHead {
     pub link: u16,
     /// The CPU that handled the packet.
     pub cpu: u16,
-    /// The number of the receive queue that received the packet. Receive queues are numbered across
-    /// all inputs.
+    /// The receive queue, numbered across all inputs.
     pub queue: u32,
 }
 
@@ -71,7 +65,6 @@ impl PacketHead {
     }
 }
 
-/// Appends a record with counts to a stream.
 pub(super) fn append_counts(to: &mut Vec<u8>, (wanted, missed): (u64, u64), is_last: bool) {
     [wanted, if is_last { LAST_COUNTS } else { COUNTS }, missed]
         .iter()
@@ -98,29 +91,26 @@ pub fn first_record(stream: &[u8]) -> Option<(Record<'_>, usize)> {
 #[derive(Debug)]
 pub(super) struct Ring {
     words: Box<[AtomicU64]>,
-    /// The number of 64-bit words that were written to or read from the ring since the start.
+    /// The 64-bit words that were written and read since the start.
     written: AtomicUsize,
     read: AtomicUsize,
-    /// The number of packets that the client requested, and the number of these packets that did
-    /// not fit into the ring. Relaxed is sufficient: only the CPU of the ring changes these counts,
-    /// and no other memory depends on them.
+    /// The packets that the client requested, and those that did not fit. `Relaxed` is sufficient:
+    /// only the CPU of the ring changes these counts, and no other memory depends on them.
     wanted: AtomicU64,
     missed: AtomicU64,
-    /// The number of packets since the last packet of the sample. Only the CPU of the ring uses
-    /// this number.
+    /// The packets since the last packet of the sample. Only the CPU of the ring uses this number.
     skipped: AtomicU64,
 }
 
 impl Ring {
-    /// Makes a ring of `words` words. The ring's number of `words` must be a power of two.
+    /// `words` must be a power of two.
     pub(super) fn new(words: usize) -> Self {
         let words = (0..words).map(|_| AtomicU64::new(0)).collect();
         let (written, read, wanted, missed, skipped) = Default::default();
         Self { words, written, read, wanted, missed, skipped }
     }
 
-    /// Returns true if the next packet is part of the sample: one of every `sample` packets. Only
-    /// this packet is copied.
+    /// Returns true for one of every `sample` packets.
     pub(super) fn is_sampled(&self, sample: u64) -> bool {
         let skipped = self.skipped.load(Ordering::Relaxed) + 1;
         let is_sampled = skipped >= sample;
@@ -132,13 +122,11 @@ impl Ring {
         &self.words[at & (self.words.len() - 1)]
     }
 
-    /// Writes a packet, or counts it as missed. Only the packet CPU of this ring calls this
-    /// function. `parts` must have at least `head.captured` bytes.
+    /// Writes a packet, or counts it as missed. Only the packet CPU of this ring may call `push`.
     pub(super) fn push<'p>(&self, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) {
         count(&self.wanted);
         let start = self.written.load(Ordering::Relaxed);
-        // The load of `read` pairs with the store in `pop`: the ring's 64-bit words before the
-        // index `read` are free.
+        // `Acquire` pairs with the store in `pop`: the words before `read` are free.
         let free = self.words.len() - (start - self.read.load(Ordering::Acquire));
         let mut left = head.captured as usize;
         if HEAD_WORDS + left.div_ceil(8) > free {
@@ -170,32 +158,27 @@ impl Ring {
             put(u64::from_ne_bytes(word));
             word.fill(0);
         }
-        // The store of `written` pairs with the load in `oldest`: the ring's 64-bit words before
-        // the index `written` are complete.
+        // `Release` pairs with the load in `oldest`: the words before `written` are complete.
         self.written.store(at, Ordering::Release);
     }
 
-    /// Returns the time of the oldest packet in the ring. Only the thread of the ring's client
-    /// calls this function.
+    /// Returns the time of the oldest packet. Only the client's thread may call `oldest`.
     pub(super) fn oldest(&self) -> Option<u64> {
         let read = self.read.load(Ordering::Relaxed);
-        // The load of `written` pairs with the store in `push`.
+        // `Acquire` pairs with the store in `push`.
         (self.written.load(Ordering::Acquire) != read).then(|| self.word(read).load(Ordering::Relaxed))
     }
 
-    /// Moves the oldest packet from the ring to `to`. Only the client's thread calls this function,
-    /// after `oldest` has returned a time.
+    /// Moves the oldest packet to `to`. Only the client's thread may call `pop`, after `oldest`.
     pub(super) fn pop(&self, to: &mut Vec<u8>) {
         let read = self.read.load(Ordering::Relaxed);
         let captured = self.word(read + 1).load(Ordering::Relaxed) as u32 as usize;
         let end = read + HEAD_WORDS + captured.div_ceil(8);
         (read..end).for_each(|at| to.extend_from_slice(&self.word(at).load(Ordering::Relaxed).to_ne_bytes()));
-        // The store of `read` pairs with the load in `push`.
+        // `Release` pairs with the load in `push`.
         self.read.store(end, Ordering::Release);
     }
 
-    /// Returns the number of packets that the client requested, and the number of these packets
-    /// that were missed.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.wanted.load(Ordering::Relaxed), self.missed.load(Ordering::Relaxed))
     }
@@ -218,9 +201,6 @@ mod tests {
         (0..length).map(|at| (nth as usize * 7 + at) as u8).collect()
     }
 
-    /// In this test, one thread writes packets of all lengths, in parts of all lengths, and another
-    /// thread reads the packets. Each packet either arrives unchanged and in order, or is counted
-    /// as missed.
     #[test]
     fn each_packet_arrives_or_is_counted() {
         const PACKETS: u64 = 20_000;

@@ -1,5 +1,3 @@
-//! A client of a tap: the packets that it requests, its rings, and its thread.
-
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -15,48 +13,40 @@ use super::ring::{PacketHead, Ring, append_counts};
 use super::{END_MAX, Stage, Tap, TapError};
 use crate::filter::{Filter, FilterError, FrameFilter};
 
-/// The total size of a client's rings in bytes. All CPUs have equal shares. The rings of a client
-/// have room for the traffic of 25 ms at 10 Gbit/s.
+/// The bytes of all rings of a client, in equal shares for all CPUs: 25 ms at 10 Gbit/s.
 const BUFFER_BYTES: usize = 32 << 20;
 
-/// The smallest size of a CPU's ring, which holds several super-frames of 64 KiB.
+/// The smallest ring of a CPU holds several super-frames of 64 KiB.
 const RING_BYTES_MIN: usize = 1 << 20;
 
-/// The maximum number of bytes that the client's thread takes from the rings before it writes them
-/// to the socket.
+/// The bytes that the client's thread takes from the rings before it writes to the socket.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// The interval at which the client's thread checks the rings while they are empty. Packet CPUs do
-/// not wake the client's thread, because waking it would take a system call.
+/// How often the client's thread checks empty rings. Packet CPUs do not wake the thread, because
+/// waking it would take a system call.
 const LOOK_MILLIS: u8 = 5;
 
-/// The timeout of a write to the socket, after which the thread checks whether the run has ended.
+/// After this timeout of a write, the thread checks whether the run has ended.
 const WRITE_LOOK: Duration = Duration::from_millis(100);
 
-/// The link types for which a client's filter is compiled. Live interfaces have no link types other
-/// than these.
+/// Live interfaces have no other link types.
 const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
 
-/// The packets that a client requests. With the cargo feature `serde`, a [`Wanted`] can be
-/// serialised and sent to another process.
+/// The packets that a client requests. The cargo feature `serde` makes a [`Wanted`] serialisable.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Wanted {
-    /// The CPUs whose packets are copied. If the list of CPUs is empty, packets of all CPUs are
-    /// copied.
+    /// The CPUs whose packets are copied. Empty for all CPUs.
     pub cpus: Vec<u16>,
-    /// The receive queues whose packets are copied. If the list of queues is empty, packets of all
-    /// queues are copied.
+    /// The receive queues whose packets are copied. Empty for all queues.
     pub queues: Vec<usize>,
     /// The sampling rate: one of every `sample` packets is copied.
     pub sample: u64,
     /// The maximum number of bytes of a packet that are copied.
     pub snap: u32,
-    /// True if packets are copied after the handler has run, so that the copies contain the
-    /// handler's changes.
+    /// Copy packets after the handler has run, with the handler's changes.
     pub after: bool,
-    /// The filter for the packets of each link type, in the form of the numbers that `tcpdump -ddd`
-    /// prints. If the list of filters is empty, no packet is removed.
+    /// For each link type, a filter in the numbers that `tcpdump -ddd` prints. Empty for no filter.
     pub filters: Vec<(u16, String)>,
 }
 
@@ -68,9 +58,8 @@ impl Default for Wanted {
 }
 
 impl Wanted {
-    /// Requests only packets that pass this filter. The filter is compiled for each link type that
-    /// can be filtered. If an expression has no meaning for a link type, such as `ether host` for
-    /// raw IP, the filter has no program for that link type.
+    /// Requests only packets that pass this filter. If an expression has no meaning for a link
+    /// type, such as `ether host` for raw IP, no packet of that link type passes.
     ///
     /// # Errors
     /// Returns the errors of [`Filter::compile`] if the filter has no meaning for any link type.
@@ -94,8 +83,7 @@ pub(super) struct Session {
     wanted: Wanted,
     filters: Vec<(LinkType, FrameFilter)>,
     rings: Vec<(CpuId, Ring)>,
-    /// The number of packets of CPUs that have no ring, because these CPUs did not exist when the
-    /// client was attached.
+    /// The packets of CPUs that did not exist when the client was attached.
     without_ring: AtomicU64,
 }
 
@@ -107,15 +95,13 @@ impl Session {
         };
         let filters = wanted.filters.iter().map(filter).collect::<Result<_, _>>()?;
         let share = (BUFFER_BYTES / cpus.len().max(1)).max(RING_BYTES_MIN);
-        // The size of a ring is the largest power of two that is not more than the CPU's share of
-        // the total size.
+        // The largest power of two that is not more than the CPU's share.
         let words = 1 << (share / 8).ilog2();
         let is_wanted = |cpu: &&CpuId| wanted.cpus.is_empty() || wanted.cpus.contains(&cpu.0);
         let rings = cpus.iter().filter(is_wanted).map(|cpu| (*cpu, Ring::new(words))).collect();
         Ok(Self { wanted, filters, rings, without_ring: AtomicU64::new(0) })
     }
 
-    /// Copies those packets of a batch that the client requests, before or after the handler.
     pub(super) fn copy(&self, batch: &mut Batch<'_>, cpu: CpuId, stage: Stage, now: SystemTime) {
         let Wanted { cpus, queues, sample, snap, after, .. } = &self.wanted;
         let queue = batch.queue();
@@ -132,8 +118,7 @@ impl Session {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         for packet in batch.iter_mut() {
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
-            // After the handler has run, the batch no longer contains the packets that the handler
-            // keeps.
+            // The batch no longer contains the packets that the handler keeps.
             let is_kept = total_len == 0;
             if is_kept || !self.passes(data, link, wire_len) || !ring.is_sampled(*sample) {
                 continue;
@@ -150,14 +135,13 @@ impl Session {
         }
     }
 
-    /// Returns true if the packet passes the client's filter. Packets with a link type for which
-    /// there is no filter do not pass.
+    /// Packets with a link type for which there is no filter do not pass.
     fn passes(&self, data: &[u8], link: LinkType, wire_len: usize) -> bool {
         let filter = || self.filters.iter().find(|(of, _)| *of == link);
         self.filters.is_empty() || filter().is_some_and(|(_, filter)| filter.run(data, wire_len as u32) > 0)
     }
 
-    /// Moves packets from all rings to `to`, ordered by time, the oldest first.
+    /// Moves packets from all rings to `to`, the oldest first.
     fn drain(&self, to: &mut Vec<u8>) {
         while to.len() < WRITE_BYTES {
             let oldest = self.rings.iter().filter_map(|(_, ring)| Some((ring.oldest()?, ring)));
@@ -181,8 +165,8 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Sends packets to the client as [`Record`](super::Record)s until the client has closed its
-    /// connection or the instance has ended. This function runs on the calling thread.
+    /// Sends [`Record`](super::Record)s to the client until the client has closed its connection or
+    /// the instance has ended.
     ///
     /// # Errors
     /// Returns an error if the client has closed its connection during a write.
@@ -190,9 +174,8 @@ impl Attached {
         to.set_write_timeout(Some(WRITE_LOOK))?;
         let (mut bytes, mut reported) = (Vec::new(), (0, 0));
         loop {
-            // The flag `has_ended` must be read before the rings are read. If `has_ended` is true,
-            // the rings have all packets, because no more packets are copied after the end of the
-            // run.
+            // `has_ended` must be read before the rings: no packets are copied after the end of the
+            // run, so the rings then have all packets.
             let has_ended = self.tap.has_ended();
             self.session.drain(&mut bytes);
             let is_last = has_ended && bytes.is_empty();
@@ -212,8 +195,7 @@ impl Attached {
         }
     }
 
-    /// Writes to a client, which may read slowly. After the run has ended, the client gets a
-    /// limited time to read the last packets.
+    /// After the run has ended, a slow client has a limited time to read the last packets.
     fn write(&self, mut bytes: &[u8], mut to: &UnixStream) -> io::Result<()> {
         let mut deadline = None;
         while !bytes.is_empty() {
@@ -241,9 +223,8 @@ impl Drop for Attached {
     }
 }
 
-/// Waits for up to `LOOK_MILLIS`, because no packets are in the rings. Returns true if the client
-/// has closed its connection. A client should send nothing after its request. If the client sends
-/// any bytes, its connection is closed too.
+/// Waits for up to `LOOK_MILLIS`. Returns true if the client has closed its connection, or has sent
+/// bytes, which no client should do.
 fn is_gone(stream: &UnixStream) -> io::Result<bool> {
     let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
     match poll(&mut polled, PollTimeout::from(LOOK_MILLIS)) {

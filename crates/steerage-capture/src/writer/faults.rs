@@ -1,5 +1,5 @@
-//! Tests in which a simulated disk is full after any number of bytes. The file must contain exactly
-//! the packets that count as sent, and all other packets count as lost.
+//! A simulated disk is full after any number of bytes. The file must then contain exactly the
+//! packets that count as sent.
 
 use steerage::LinkType;
 use steerage_fixtures::scratch::Scratch;
@@ -10,7 +10,6 @@ use super::super::encode::PacketHead;
 use super::thread::fault;
 use super::*;
 
-/// The lengths of the packets in each batch that the test writes.
 const LENGTHS: [usize; 5] = [60, 0, 1, 150, 33];
 const BATCHES: u64 = 2;
 
@@ -18,8 +17,7 @@ fn options(format: StreamFormat) -> WriterOptions {
     WriterOptions { format, buffer_bytes: 1 << 20, patient: false, watched: false }
 }
 
-/// Writes a capture until the disk is full. Returns the bytes of the file and the number of packets
-/// that count as sent.
+/// Returns the bytes of the file, and the number of packets that count as sent.
 fn write(format: StreamFormat, room: usize, for_good: bool) -> (Vec<u8>, u64) {
     let scratch = Scratch::new();
     let file = Arc::new(File::create(scratch.join("file")).unwrap());
@@ -61,7 +59,6 @@ fn a_file_has_the_packets_that_count_as_sent() {
         for room in 0..all.len() {
             let (bytes, sent) = write(format, room, false);
             assert_eq!(bytes, all[..bytes.len()], "{format:?} {room}");
-            // If the file's header does not fit on the disk, the file is empty.
             let packets = bytes.get(head..).unwrap_or_default();
             let whole = format.whole(packets);
             assert_eq!((whole.packets, whole.len), (sent, packets.len()), "{format:?} {room}");
@@ -84,8 +81,7 @@ fn a_head_that_cannot_be_written_is_an_error() {
     assert!(ledger.error().is_some_and(|error| error.contains("No space left")));
 }
 
-/// Writes files that rotate in the middle of each batch until the disk is full. Returns the bytes of
-/// all files in order, and the number of packets that count as sent.
+/// Returns the bytes of all files, and the number of packets that count as sent.
 fn write_rotating(format: StreamFormat, room: usize) -> (Vec<Vec<u8>>, u64) {
     const SECOND: u64 = 1_000_000_000;
     let scratch = Scratch::new();

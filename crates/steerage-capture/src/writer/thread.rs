@@ -1,5 +1,3 @@
-//! The main loop of the writing thread, and its end.
-
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,27 +16,21 @@ use super::{Chunk, Writer};
 /// The interval at which a writer checks whether the run still waits for a stuck output.
 const STUCK_LOOK_MILLIS: u8 = 20;
 
-/// The state that only the writing thread uses.
 pub(super) struct Writing {
-    /// The current file. The file is `None` before the first file of a series of rotated files.
+    /// `None` before the first file of a series.
     file: Option<Arc<File>>,
-    /// If the output rotates its files, the files that follow the current file.
     series: Option<FileSeries>,
     can_be_cut: bool,
-    /// The number of bytes of the current file that come from completely written chunks, or that
-    /// were in the file before the start.
+    /// The bytes of the current file from complete chunks, or from before the start.
     written: u64,
-    /// The pipe, if its reader is watched.
+    /// Only if its reader is watched.
     pipe: Option<Room>,
-    /// Chunks that were written to the pipe and may be unread. For each chunk, the second value is
-    /// the number of bytes that were written up to the end of the chunk.
+    /// Chunks that may be unread in the pipe, each with the number of bytes written up to its end.
     unread: VecDeque<(u64, Chunk)>,
 }
 
-/// The position in a chunk at which writing stopped before the end of the chunk.
 struct Stopped {
-    /// The number of bytes of the chunk that were written. The field `settled` is the number of
-    /// batches that were written.
+    /// The number of written bytes. `settled` batches of the chunk already count as sent.
     at: usize,
     settled: usize,
     cause: io::Error,
@@ -59,7 +51,6 @@ impl Writing {
         self.file.as_deref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Begins the next file of an output that rotates its files. The current file is complete.
     fn next_file(&mut self, time: u64) -> io::Result<()> {
         #[cfg(test)]
         fault::before_write(1)?;
@@ -79,9 +70,8 @@ impl Writing {
             chunk.let_go();
             used = self.keep_until_read(chunk);
         }
-        // `input_ended` is set before the reader sees the end of the stream. Therefore, if the
-        // reading program ends after the end of its input, it is not mistaken for a program that
-        // ended too early.
+        // Set before the reader sees the end of the stream, so that a reader that ends after its
+        // input is not mistaken for one that ended too early.
         writer.input_ended.store(true, Ordering::Relaxed);
         let is_over = || self.unread.front().is_some_and(|(_, chunk)| chunk.is_over());
         if let (Some(_), Some(file), false) = (&self.pipe, &self.file, is_over()) {
@@ -133,8 +123,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Waits until the FIFO may have free space, or until the thread must check whether the run has
-    /// given up waiting.
+    /// Waits for space in the FIFO, but returns at times to check whether the run has given up.
     fn wait(&mut self) {
         let look = PollTimeout::from(STUCK_LOOK_MILLIS);
         match (&mut self.pipe, &self.file) {
@@ -145,13 +134,11 @@ impl Writing {
         }
     }
 
-    /// Keeps a written chunk for as long as it may be in the pipe. Returns a chunk that can be
-    /// reused.
+    /// Keeps a written chunk while it may be in the pipe. Returns a chunk for reuse.
     fn keep_until_read(&mut self, chunk: Chunk) -> Option<Chunk> {
         let Some(size) = self.pipe.as_ref().map(Room::size) else { return chunk.emptied() };
         self.unread.push_back((self.written, chunk));
-        // This pipe holds at most `size` bytes. Therefore the pipe's reader has read all bytes that
-        // were written before the last `size` bytes.
+        // The pipe holds `size` bytes, so its reader has read all earlier bytes.
         let (end, _) = self.unread.front()?;
         if end + size as u64 > self.written {
             return None;
@@ -161,9 +148,8 @@ impl Writing {
         read.emptied()
     }
 
-    /// Counts the packets that were written to a pipe. Packets in the last `unread` bytes count as
-    /// lost, and all earlier packets as sent. `at` is the number of bytes written after the last
-    /// complete chunk.
+    /// Counts packets in the last `unread` bytes of the pipe as lost, and earlier packets as sent.
+    /// `at` bytes were written after the last complete chunk.
     fn settle_unread(&mut self, unread: usize, at: usize, writer: &Writer) {
         let read = (self.written + at as u64).saturating_sub(unread as u64);
         for (end, chunk) in std::mem::take(&mut self.unread) {
@@ -189,8 +175,8 @@ impl Writing {
         io::Error::new(io::ErrorKind::TimedOut, format!("{why}; what was left is lost"))
     }
 
-    /// If packets of the chunk were written and read, counts them as sent. All other packets of the
-    /// chunk count as lost. Cuts a file after its last complete packet.
+    /// Counts packets that were written and read as sent, and all other packets of the chunk as
+    /// lost. Cuts a file after its last complete packet.
     fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
         let Stopped { mut at, settled, cause } = stopped;
         if self.can_be_cut && self.file.is_some() {
@@ -199,8 +185,7 @@ impl Writing {
                 tracing::error!(device = %writer.name, "cannot cut it after its last whole packet: {error}");
             }
         }
-        // The error is recorded before the packets are counted, because a run may end as soon as
-        // its last packet is counted.
+        // The error is recorded first, because a run may end as soon as its last packet is counted.
         writer.fail(Some(&chunk), cause);
         if self.pipe.is_some() {
             let unread = self.file.as_deref().map_or(0, pipe::unread);
@@ -212,9 +197,8 @@ impl Writing {
     }
 }
 
-/// Counts the packets of a chunk, from the batch with the number `from` to the last batch. Packets
-/// that are complete within the first `at` bytes count as sent, and all other packets count as
-/// lost.
+/// Counts the chunk's packets from batch `from` on. Packets that are complete within the first `at`
+/// bytes count as sent, all other packets as lost.
 fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
     for sent in chunk.sent.get(from..).unwrap_or_default() {
         let start = sent.start();
@@ -233,13 +217,11 @@ pub(super) mod fault {
     use std::io;
 
     thread_local! {
-        /// The number of bytes that can still be written before a write fails. The second value is
-        /// true if all operations after the failed write also fail.
+        /// The bytes until a write fails, and whether all operations then fail.
         static ROOM: Cell<(usize, bool)> = const { Cell::new((usize::MAX, false)) };
     }
 
-    /// Makes writes fail with ENOSPC after `bytes` bytes. If `for_good` is true, cutting the file
-    /// also fails.
+    /// Writes fail with ENOSPC after `bytes` bytes. With `for_good`, cutting the file fails, too.
     pub(in super::super) fn fill_after(bytes: usize, for_good: bool) {
         ROOM.set((bytes, for_good));
     }

@@ -1,6 +1,3 @@
-//! Reads capture files. Compares real captures with the output of tshark, and reads generated
-//! captures that are complete, cut or damaged.
-
 use std::fs;
 use std::io;
 use std::process::Command;
@@ -34,8 +31,6 @@ fn real_captures_hold_what_tshark_finds() {
     }
 }
 
-/// Wireshark's editcap converts each capture to other formats. The frames in a converted file must
-/// be the same as in the original capture, byte by byte.
 #[test]
 fn real_captures_are_the_same_in_every_format() {
     for path in tshark::captures() {
@@ -69,8 +64,7 @@ fn both_byte_orders_and_both_resolutions() {
     }
 }
 
-/// Modified pcap, as FRITZ!Box routers write it, has eight more bytes in each record's header. If
-/// editcap is installed, editcap's output must have the same packets.
+/// Modified pcap, as FRITZ!Box routers write it, has eight more bytes in each record's header.
 #[test]
 fn modified_pcap_is_read() {
     let packets = packets_of([60, 0, 1500, 61]);
@@ -136,7 +130,6 @@ fn a_snap_length_gives_the_length_of_a_simple_packet() {
     assert!(error_of("lies.pcapng", &lies).contains("a packet says it has 41 bytes, more than the 40 that can be"));
 }
 
-/// A capture device that records the number and the link type of each poll's frames.
 struct Watched {
     capture: Capture,
     seen: Arc<Mutex<Vec<(usize, LinkType)>>>,
@@ -185,8 +178,7 @@ fn the_link_type_is_that_of_the_file() {
     fs::remove_file(path).unwrap();
 }
 
-/// Reads records that the reader delivers in several pieces. The record lengths are chosen so that
-/// every kind of record is cut by the end of a piece.
+/// The lengths are chosen so that the end of a piece cuts every kind of record.
 #[test]
 fn records_across_stretches() {
     let mut random = Rng::with_seed(7);
@@ -205,8 +197,6 @@ fn records_across_stretches() {
     }
 }
 
-/// A skipped block of a pcapng file may be longer than one piece of the input, and longer than all
-/// memory blocks.
 #[test]
 fn huge_blocks_are_passed_over() {
     let packets = packets_of([60, 61]);
@@ -222,8 +212,6 @@ fn huge_blocks_are_passed_over() {
     }
 }
 
-/// While handlers hold frames, the memory blocks of these frames are not filled again. The device
-/// does not wait. The capture device continues to read when the frames are released.
 #[test]
 fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     let packets = packets_of(vec![1400; (BLOCKS + 3) * BLOCK_BYTES / 1400]);
@@ -250,7 +238,6 @@ fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     assert!(all == packets);
 }
 
-/// For every prefix of a capture, reading ends, and delivers the complete packets before the cut.
 #[test]
 fn every_prefix_gives_its_whole_packets() {
     let packets = packets_of([60, 14, 0, 100]);

@@ -1,6 +1,3 @@
-//! Tests the metadata that a capture has for its frames: time, length on the wire, link type, and
-//! interface.
-
 use std::io::Cursor;
 
 use steerage::{Builder, Handler, LinkType, WallTime, packet::Received};
@@ -12,8 +9,6 @@ use steerage_fixtures::queues::drain_headed;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns for each frame: the time in nanoseconds, the wire length, the captured length, the link
-/// type, and the interface.
 fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
     let frames = drain_headed(Box::new(Capture::from_reader("made", Cursor::new(bytes))));
     let noted = frames.into_iter().map(|(header, frame)| {
@@ -23,19 +18,16 @@ fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
     noted.collect()
 }
 
-/// Parses `1700000000.123456789` into nanoseconds. In tshark's output, a time has as many digits as
-/// in the file.
+/// In tshark's output, a time has as many digits as in the file.
 fn nanos(text: &str) -> u64 {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let fraction: u64 = format!("{fraction:0<9}")[..9].parse().unwrap();
-    // Times after 2554 are not supported, and a packet with one of these times counts as a packet
-    // without a time.
+    // A packet with a time after 2554 counts as a packet without a time.
     let seconds = seconds.parse::<u64>().unwrap().checked_mul(SECOND);
     seconds.and_then(|seconds| seconds.checked_add(fraction)).unwrap_or(u64::MAX)
 }
 
-/// Translates Wireshark's link types (`wiretap/wtap.h`) to tcpdump's, for the link types in the
-/// test captures.
+/// Translates Wireshark's link types (`wiretap/wtap.h`) to tcpdump's.
 fn link_of(encapsulation: &str) -> u16 {
     match encapsulation {
         "1" => 1,
@@ -86,7 +78,6 @@ fn real_captures_note_what_tshark_finds() {
     }
 }
 
-/// An interface block with a resolution and an offset.
 fn clocked(big_endian: bool, resolution: u8, offset: i64) -> Vec<u8> {
     let two = |a: u16, b: u16| match big_endian {
         true => [a.to_be_bytes(), b.to_be_bytes()].concat(),
@@ -119,8 +110,7 @@ fn pcap_times_in_both_resolutions_and_byte_orders() {
     }
 }
 
-/// The seconds of a time are unsigned, and last until 2106. A fraction of more than a second is
-/// added to the seconds.
+/// Seconds are unsigned, and last until 2106. A fraction of more than a second is added.
 #[test]
 fn pcap_times_reach_to_the_end_of_their_field() {
     let mut file = pcap(false, MAGICS[0], &[vec![]]);
@@ -148,8 +138,6 @@ fn each_interface_has_its_own_clock() {
     }
 }
 
-/// A packet with an impossible time is counted and has no time. The packet after a packet with an
-/// impossible time is read normally.
 #[test]
 fn a_time_that_cannot_be_is_no_time() {
     let good = [section(false), clocked(false, 0, -10), at(false, 0, 11)].concat();
@@ -162,8 +150,7 @@ fn a_time_that_cannot_be_is_no_time() {
     assert_eq!(info.times(), Some((WallTime::from_nanos(SECOND), WallTime::from_nanos(2 * SECOND))));
 }
 
-/// Files of versions before 2.4 store the two lengths in a different order. The rules for the order
-/// of the lengths are in libpcap's sf-pcap.c.
+/// Versions before 2.4 store the two lengths in another order: see libpcap's sf-pcap.c.
 #[test]
 fn old_versions_have_their_lengths_in_another_order() {
     for (minor, first, second) in [(0, 70, 60), (1, 70, 60), (2, 70, 60), (3, 70, 60), (3, 60, 70), (4, 60, 70)] {
@@ -189,8 +176,7 @@ fn simple_packets_have_no_time_and_keep_their_length() {
     assert_eq!(noted(file.concat()), [(u64::MAX, 1500, 96, 1, 0), (u64::MAX, 3, 3, 1, 0)]);
 }
 
-/// A snap length is the limit with which the recorder was configured. The snap length does not
-/// limit the packets in the file.
+/// A snap length does not limit the packets in the file.
 #[test]
 fn snap_lengths_of_nothing_and_too_much_change_nothing() {
     for snap_bytes in [0, 1, u32::MAX] {
@@ -202,7 +188,6 @@ fn snap_lengths_of_nothing_and_too_much_change_nothing() {
     }
 }
 
-/// A handler that reads all metadata of each packet, and keeps it.
 #[derive(Default)]
 struct Asks(Vec<(Option<WallTime>, usize, LinkType, usize)>);
 
@@ -216,7 +201,6 @@ impl Handler for Asks {
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, packet.data()));
             packet.data_mut().expect("a page for a copy").fill(0xff);
             assert_eq!((packet.time(), packet.wire_len(), packet.link(), packet.data().len()), asked);
-            // After the write to the packet, reading returns the new bytes.
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, &vec![0xff; asked.3][..]));
             let known = (packet.time(), packet.wire_len(), packet.link(), packet.interface());
             let kept = packet.keep().expect("room to keep it");

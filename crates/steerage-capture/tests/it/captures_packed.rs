@@ -1,5 +1,3 @@
-//! Reads captures compressed with gzip and zstd. The frames must be the same as in uncompressed
-//! captures, whatever damage the compressed data has and in whatever pieces it arrives.
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
 use std::fs::{self, OpenOptions};
@@ -31,7 +29,6 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-/// Compresses bytes with a program. Returns `None` if the program is not installed.
 fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
     let path = temporary(&format!("packed-by-{program}"), bytes);
     let output = Command::new(program).args(arguments).arg("-c").arg(&path).stderr(Stdio::null()).output();
@@ -45,7 +42,7 @@ fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>>
     }
 }
 
-/// Files in the pcap and the pcapng format, with packets of about 100 kB in total.
+/// About 100 kB of packets, in the pcap and the pcapng format.
 fn files() -> [Vec<u8>; 2] {
     let mut random = Rng::with_seed(3);
     let packets = packets_of((0..300).map(|_| random.usize(..700)));
@@ -81,8 +78,7 @@ fn packed_captures_hold_the_same_frames() {
     }
 }
 
-/// For every prefix, the complete frames are delivered, and then an error is returned. The sizes of
-/// the pieces in which the compressed data arrives do not change the result.
+/// The complete frames are delivered before the error, whatever pieces the data arrives in.
 #[test]
 fn cut_anywhere() {
     let packets = packets_of([60, 14, 300, 100]);
@@ -146,8 +142,7 @@ fn errors_say_what_is_wrong() {
     assert!(!wide.contains("damaged") && !dictionary.contains("damaged"));
 }
 
-/// Bytes after compressed data, such as the padding of a tape or a signature, are ignored. The
-/// programs gzip(1) and tshark also ignore bytes after the compressed data.
+/// Such as the padding of a tape or a signature, which gzip(1) and tshark also ignore.
 #[test]
 fn bytes_after_compressed_data_are_ignored() {
     let packets = packets_of([60, 61]);
@@ -168,8 +163,7 @@ fn bytes_after_compressed_data_are_ignored() {
             fs::remove_file(path).unwrap();
         }
     }
-    // If the bytes after the data are the beginning of a further compressed part, the file was cut
-    // off.
+    // If the bytes after the data begin a further compressed part, the file was cut off.
     for (name, part) in [("gz", gzip(&[])), ("zst", zstd(&[])), ("skippable.zst", b"\x51\x2a\x4d\x18".to_vec())] {
         let whole = if name == "gz" { gzip(&bytes) } else { zstd(&bytes) };
         for len in 1..4 {
@@ -180,8 +174,7 @@ fn bytes_after_compressed_data_are_ignored() {
     }
 }
 
-/// Tests zstd files with windows of 64 MiB and 128 MiB, and with a dictionary. The files were made
-/// with `zstd` and are part of the collection of captures.
+/// Windows of 64 MiB and 128 MiB, and a dictionary, in files that `zstd` made.
 #[test]
 fn large_windows_are_read_and_dictionaries_named() {
     for name in ["w26.zst", "w27.zst"] {
@@ -200,10 +193,7 @@ fn large_windows_are_read_and_dictionaries_named() {
     assert!(error.contains("it was packed with dictionary ") && !error.contains("damaged"), "{error}");
 }
 
-/// The file contains 3 MiB of incompressible data twice. Therefore the second half of the
-/// compressed file refers back by 3 MiB, which is within the zstd window of 4 MiB. If the decoder
-/// returned bytes of its window too early, these bytes would be missing in the second half of the
-/// unpacked file.
+/// The second half refers back by 3 MiB, within the zstd window of 4 MiB.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {
@@ -220,15 +210,13 @@ fn matches_reach_back_through_the_whole_window() {
     assert!(frames.concat() == [&random[..], &random].concat());
 }
 
-/// A file that unpacks to a huge size is read with little memory. The peak memory belongs to the
-/// whole process, so the test runs in its own process.
+/// The peak memory belongs to the whole process, so the test runs in its own process.
 #[test]
 fn bombs_do_not_go_off() {
     const PEAK_KIB: u64 = 128 << 10;
     if !in_own_process("captures_packed::bombs_do_not_go_off") {
         return;
     }
-    // The file ends with a skipped pcapng block of 1 GiB of zeros.
     let zeros = 1usize << 30;
     let head = [section(false), words(false, &[0x0bad_cafe, 12 + zeros as u32])].concat();
     let mut packed = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3];
@@ -253,7 +241,6 @@ fn bombs_do_not_go_off() {
     assert!(peak < PEAK_KIB, "{peak} KiB");
 }
 
-/// Polls until the queue hands over frames, and waits while the queue has none.
 fn next_frames(tester: &mut QueueTester) -> Vec<Vec<u8>> {
     loop {
         let (polled, frames) = tester.poll(Timestamp::ZERO, 64).unwrap();
@@ -266,8 +253,6 @@ fn next_frames(tester: &mut QueueTester) -> Vec<Vec<u8>> {
     }
 }
 
-/// A packet is handed over as soon as it can be unpacked, while the writer of the pipe waits for
-/// the next packet.
 #[test]
 fn a_packed_pipe_is_read_as_it_comes() {
     let packets = packets_of([60, 0, 700, 61, 9000]);
@@ -288,9 +273,7 @@ fn a_packed_pipe_is_read_as_it_comes() {
     fs::remove_file(path).unwrap();
 }
 
-/// If the queue is dropped, the unpacking thread ends and closes its input. When the queue is
-/// dropped, the unpacking thread may be waiting for more input, or for free space in a pipe without
-/// a reader.
+/// The thread may be waiting for more input, or for free space in a pipe without a reader.
 #[test]
 fn unpacking_ends_with_the_queue() {
     for (name, packets, missing) in [("packed-input", 10, 20), ("packed-output", 100, 0)] {
@@ -330,8 +313,6 @@ fn the_thread_that_unpacks_is_restricted() {
     drop(tester);
 }
 
-/// If a zstd frame is cut off, its packets are handed over up to the last complete block, although
-/// the window is larger than the file.
 #[test]
 fn what_comes_before_a_cut_is_handed_over() {
     let mut random = Rng::with_seed(5);

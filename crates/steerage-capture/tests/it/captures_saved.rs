@@ -1,5 +1,3 @@
-//! Writes capture files, and reads them again with tshark and with steerage.
-
 use std::path::{Path, PathBuf};
 
 use steerage::{Batch, Builder, Cpu, Handler, Snapshot};
@@ -20,8 +18,6 @@ fn save(input: steerage::Input, to: &Path, cpus: usize) -> Snapshot {
     outcome.snapshot
 }
 
-/// The fields of a frame that must be the same in a copy: time, length, and all bytes, which tshark
-/// reduces to a checksum.
 const FIELDS: [&str; 4] = ["frame.time_epoch", "frame.len", "frame.cap_len", "frame.protocols"];
 
 #[test]
@@ -34,13 +30,11 @@ fn tshark_reads_the_same_from_a_copy() {
             assert_eq!(snapshot.outputs[0].packets, of_original.len() as u64, "{}", path.display());
             let mut of_copy = tshark(&copy, &FIELDS).unwrap();
             if cpus > 1 {
-                // With several CPUs, only the packets within a flow keep their order, so the test
-                // sorts all packets.
+                // With several CPUs, only the packets within a flow keep their order.
                 of_copy.sort();
                 of_original.sort();
             }
-            // tshark recognises some protocols by means of earlier packets. If the order of packets
-            // differs, tshark may find different protocols.
+            // tshark recognises some protocols by means of earlier packets.
             let fields = if cpus > 1 { 3 } else { 4 };
             let cut = |rows: &[Vec<String>]| rows.iter().map(|row| row[..fields].to_vec()).collect::<Vec<_>>();
             assert_eq!(cut(&of_copy), cut(&of_original), "{} on {cpus} CPUs", path.display());
@@ -48,7 +42,6 @@ fn tshark_reads_the_same_from_a_copy() {
     }
 }
 
-/// Reads a written file with steerage's own reader, and compares it byte by byte.
 #[test]
 fn what_was_written_is_read_again() {
     struct Collect(Vec<(Option<u64>, u16, usize, Vec<u8>)>);

@@ -1,6 +1,5 @@
-//! Tests capture outputs that accept no data for a while, or forever. An output that accepts no
-//! data drops only its own packets. An output that accepts no data drops and counts its packets
-//! without delay. No other part of a run waits for an output that accepts no data.
+//! An output that accepts no data drops and counts only its own packets, without delay. No other
+//! part of a run waits for such an output.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -16,7 +15,6 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::capture::whole_packets;
 use steerage_fixtures::handlers::Nothing;
 
-/// A handler that distributes the flows to two outputs.
 struct Halves;
 
 impl Handler for Halves {
@@ -37,8 +35,6 @@ fn target(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stuck-{name}"))
 }
 
-/// Makes a FIFO and its reader. The reader reads nothing until the test permits it, and then reads
-/// to the end and returns the bytes.
 fn fifo(name: &str) -> (PathBuf, mpsc::Sender<()>, thread::JoinHandle<Vec<u8>>) {
     let path = target(name);
     let _ = fs::remove_file(&path);
@@ -86,7 +82,7 @@ fn assert_balanced(ledger: &Snapshot) {
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total() + ledger.in_flight());
 }
 
-/// Counts the packets with steerage's own reader, which requires a complete file.
+/// steerage's own reader requires a complete file.
 fn read_again(path: &Path) -> u64 {
     let input = capture::open(path).unwrap();
     let ledger =
@@ -101,14 +97,11 @@ fn a_reader_that_pauses_costs_its_own_packets_while_it_pauses() {
     let file = target("pauses.pcapng");
     let running = over(traffic(None, Some(50_000)), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // In this test, while one output accepts no data, its drops are already visible in the
-    // counters, and the other output continues.
     wait_until(&handle, "drops", |now| now.outputs[0].dropped.get(DropReason::TxFull) > 100);
     let before = handle.snapshot().outputs;
     wait_until(&handle, "the other output", |now| now.outputs[1].packets > before[1].packets + 10_000);
     assert_eq!(handle.snapshot().outputs[0].packets, before[0].packets, "nobody reads it");
     assert!(handle.snapshot().outputs[0].held > 0);
-    // When the reader reads again, the output writes again.
     go.send(()).unwrap();
     wait_until(&handle, "the reader", |now| now.outputs[0].packets > before[0].packets + before[0].held);
     handle.stop();
@@ -128,7 +121,7 @@ fn a_reader_that_never_comes_back_costs_its_own_packets_and_holds_nothing_up() {
     let file = target("never.pcapng");
     let running = over(traffic(None, Some(50_000)), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // Sends more packets than fit into the pipe, whose size is at most 1 MiB.
+    // More packets than fit into the pipe, whose size is at most 1 MiB.
     wait_until(&handle, "traffic", |now| now.outputs[0].held > 2000 && now.outputs[1].packets > 1000);
     handle.stop();
     let outcome = running.join();
@@ -147,7 +140,6 @@ fn a_reader_that_never_comes_back_costs_its_own_packets_and_holds_nothing_up() {
     assert_eq!(read_again(&file), ledger.outputs[1].packets);
 }
 
-/// When the input has ended, the run waits for the pipe's reader, but not forever.
 #[test]
 fn the_end_of_the_input_waits_for_a_reader_and_not_for_ever() {
     for comes_back in [true, false] {
@@ -155,8 +147,7 @@ fn the_end_of_the_input_waits_for_a_reader_and_not_for_ever() {
         let file = target("end.pcapng");
         let running = over(traffic(Some(2000), None), [&pipe, &file]).start().unwrap();
         let handle = running.handle();
-        // The last batches are handled after the input has ended, and then packets are left only in
-        // the pipe.
+        // After the last batches were handled, packets are left only in the pipe.
         wait_until(&handle, "only the pipe has packets", |now| {
             handle.is_finished() && now.in_flight() > 0 && now.in_flight() == now.outputs[0].held
         });
@@ -176,8 +167,7 @@ fn the_end_of_the_input_waits_for_a_reader_and_not_for_ever() {
     }
 }
 
-/// If the input can wait, a slow output drops nothing. The test sends more packets than fit into
-/// the buffer, and the reader starts late.
+/// More packets than fit into the buffer, and a reader that starts late.
 #[test]
 fn a_slow_output_slows_a_source_that_can_wait() {
     let (pipe, go, reader) = fifo("slow");
@@ -185,8 +175,7 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     let count = 100_000;
     let running = over(traffic(Some(count), None), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // The test waits until nearly half of a CPU's share of the buffer of 32 MiB is used. The source
-    // waits when half of the CPU's share of the buffer is used.
+    // The source waits when half of a CPU's share of the buffer of 32 MiB is used.
     wait_until(&handle, "a full buffer", |now| now.outputs[0].held * 1500 > 7 << 20);
     go.send(()).unwrap();
     let ledger = running.join().snapshot;
@@ -194,13 +183,11 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     assert_eq!(whole_packets(&reader.join().unwrap()) + read_again(&file), count);
 }
 
-/// An output to a character device writes to the device, and does not replace the device by a file.
 #[test]
 fn a_device_is_written_to_as_it_is() {
     let null = over(traffic(Some(10_000), None), [Path::new("/dev/null"), Path::new("/dev/null")]);
     let ledger = null.start().unwrap().join().snapshot;
     assert_eq!((ledger.delivered(), ledger.dropped().total()), (10_000, 0));
-    // The path is still a device.
     File::options().write(true).open("/dev/null").unwrap().write_all(b"nothing").unwrap();
     assert_eq!(fs::read("/dev/null").unwrap(), b"");
 }

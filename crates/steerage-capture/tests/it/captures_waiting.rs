@@ -1,6 +1,3 @@
-//! Tests captures that must wait: pipes, and files that are replayed at a pace. The tests also read
-//! several files one after another.
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,13 +14,12 @@ use steerage_fixtures::queues::{POLLS_MAX, drain, drain_headed};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns true if the descriptor that a waiting queue polls is readable.
+/// The descriptor that a waiting queue polls is readable.
 fn rings(tester: &QueueTester) -> bool {
     let fd = tester.queue().wait_on().expect("a pipe is waited on");
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
 }
 
-/// Polls until the queue returns a result other than `More`.
 fn poll_dry(tester: &mut QueueTester, now: Timestamp, all: &mut Vec<Vec<u8>>) -> Polled {
     for _ in 0..POLLS_MAX {
         let (polled, frames) = tester.poll(now, 64).unwrap();
@@ -35,14 +31,12 @@ fn poll_dry(tester: &mut QueueTester, now: Timestamp, all: &mut Vec<Vec<u8>>) ->
     panic!("it goes on forever");
 }
 
-/// Polls until the queue hands over frames.
 fn poll_some(tester: &mut QueueTester, budget: usize) -> (Polled, Vec<Vec<u8>>) {
     let polls = (0..POLLS_MAX).map(|_| tester.poll(Timestamp::ZERO, budget).unwrap());
     polls.into_iter().find(|(_, frames)| !frames.is_empty()).expect("it has something")
 }
 
-/// The data arrives in pieces of odd sizes. Between the pieces the queue waits without spinning,
-/// and all of the data is read.
+/// Between pieces of odd sizes, the queue waits without spinning.
 #[test]
 fn a_pipe_is_read_as_it_comes() {
     let packets = packets_of((0..200).map(|nth| nth * 7 % 300));
@@ -53,7 +47,6 @@ fn a_pipe_is_read_as_it_comes() {
         assert_eq!(capture.info().bytes_total(), None);
         let mut tester = QueueTester::new(Box::new(capture)).unwrap();
         let mut all = Vec::new();
-        // At this point of the test, no process writes to the pipe.
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Drained);
         assert!(tester.queue().capabilities().can_wait && !rings(&tester));
         let mut pipe = OpenOptions::new().write(true).open(&path).unwrap();
@@ -69,16 +62,13 @@ fn a_pipe_is_read_as_it_comes() {
         }
         assert_eq!(all, packets, "all that came is handed over before the pipe is closed");
         drop(pipe);
-        // A child process that another test has just forked keeps the pipe open until this child
-        // runs its executable.
+        // A child that another test has just forked has the pipe open until it runs its executable.
         until("the pipe is closed", || rings(&tester));
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Ended);
         fs::remove_file(path).unwrap();
     }
 }
 
-/// While the queue does not want to read, a full pipe, or a pipe without a writer, must not wake
-/// the CPU.
 #[test]
 fn a_pipe_is_quiet_while_nobody_waits_for_it() {
     let path = fifo("quiet");
@@ -104,8 +94,7 @@ fn a_silent_pipe_can_be_dropped() {
     fs::remove_file(path).unwrap();
 }
 
-/// Makes a capture with packets of 1 byte. The recorded times of the packets are `times`, in
-/// nanoseconds.
+/// Packets of 1 byte, recorded at `times` in nanoseconds.
 fn timed(times: &[u64]) -> Vec<u8> {
     let mut file = pcap(false, MAGICS[1], &[]);
     for (nth, time) in times.iter().enumerate() {
@@ -132,7 +121,6 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
         match polled {
             Polled::NotBefore(due) => {
                 assert!(due > now);
-                // One nanosecond before a packet's due time, the packet is not due yet.
                 let early = tester.poll(Timestamp::from_nanos(due.as_nanos() - 1), 64).unwrap();
                 assert_eq!(early, (Polled::NotBefore(due), vec![]));
                 now = due;
@@ -141,13 +129,11 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
             other => panic!("{other:?}"),
         }
     }
-    // The replay runs at half of the recorded speed. If a packet has an earlier time than the
-    // previous packet, it is due immediately.
+    // At half of the recorded speed. A packet with an earlier time is due immediately.
     let expected = [(0, vec![0]), (20, vec![1]), (2000, vec![2]), (2002, vec![3, 4]), (6 * SECOND, vec![5])];
     assert_eq!(history, expected);
 }
 
-/// A late poll delivers all packets that have become due. Packets without a time never wait.
 #[test]
 fn a_pace_catches_up_and_ignores_packets_without_a_time() {
     let capture = Capture::from_reader("timed", std::io::Cursor::new(timed(&[7, 8, 9, 7 + SECOND])));
@@ -192,8 +178,6 @@ fn several_files_are_one_capture() {
     [first, second, late, early].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
-/// All files are checked before the first file is read. Errors after the check of all files name
-/// the file that contains the error.
 #[test]
 fn the_second_file_may_be_wrong() {
     let good = pcap(false, MAGICS[0], &packets_of([60]));

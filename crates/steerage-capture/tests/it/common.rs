@@ -1,5 +1,3 @@
-//! Generates capture files, complete and damaged.
-
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +10,6 @@ use steerage_capture::Capture;
 
 use steerage_fixtures::queues::drain;
 
-/// Creates a temporary file of this test run.
 pub(crate) fn temporary(name: &str, bytes: &[u8]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
     fs::write(&path, bytes).expect("the target folder can be written");
@@ -26,7 +23,7 @@ pub(crate) fn fifo(name: &str) -> PathBuf {
     path
 }
 
-/// Returns all frames of a file, and the outcome of reading. Deletes the file.
+/// Returns all frames of a file and the outcome of reading, and deletes the file.
 pub(crate) fn read(name: &str, bytes: &[u8]) -> (Vec<Vec<u8>>, Result<(), DeviceError>) {
     let path = temporary(name, bytes);
     let result = match Capture::open(&path) {
@@ -44,7 +41,6 @@ pub(crate) fn error_of(name: &str, bytes: &[u8]) -> String {
     read(name, bytes).1.expect_err("it is damaged").to_string()
 }
 
-/// Returns a number in the byte order of a file.
 pub(crate) fn u32_in(big_endian: bool, number: u32) -> [u8; 4] {
     if big_endian { number.to_be_bytes() } else { number.to_le_bytes() }
 }
@@ -53,7 +49,6 @@ pub(crate) fn words(big_endian: bool, numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|n| u32_in(big_endian, *n)).collect()
 }
 
-/// Makes a capture in the classic format, pcap.
 pub(crate) fn pcap(big_endian: bool, magic: u32, packets: &[Vec<u8>]) -> Vec<u8> {
     let version = if big_endian { 0x0002_0004 } else { 0x0004_0002 };
     let mut bytes = words(big_endian, &[magic, version, 0, 0, 65535, 1]);
@@ -97,8 +92,7 @@ pub(crate) fn simple(big_endian: bool, original: u32, packet: &[u8]) -> Vec<u8> 
     block(big_endian, 3, &body)
 }
 
-/// Makes a file with every kind of block, in two sections with different byte orders. The function
-/// also returns the packets of the file, and the end of each packet's block.
+/// Every kind of block in both byte orders, the packets, and the ends of the packets' blocks.
 pub(crate) fn mixed_pcapng() -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
     let (mut bytes, mut packets, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for big_endian in [false, true] {
@@ -126,7 +120,7 @@ pub(crate) fn mixed_pcapng() -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
     (bytes, packets, ends)
 }
 
-/// Makes packets with the given lengths. All packets have different contents.
+/// All packets have different contents.
 pub(crate) fn packets_of(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
     let packet = |(i, len): (usize, usize)| (0..len).map(|at| (i * 31 + at * 7) as u8).collect();
     lengths.into_iter().enumerate().map(packet).collect()
@@ -134,8 +128,7 @@ pub(crate) fn packets_of(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8
 
 pub(crate) const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
-/// A reader that returns the bytes in pieces of various sizes. Before each piece, the reader
-/// reports that it has no data, like a pipe.
+/// Returns pieces of various sizes, and no data before each piece, like a pipe.
 pub(crate) struct Pieces {
     bytes: Vec<u8>,
     at: usize,
@@ -163,13 +156,11 @@ impl io::Read for Pieces {
     }
 }
 
-/// Returns all frames of a capture in memory, and the outcome of reading.
 pub(crate) fn read_bytes(bytes: &[u8]) -> (Vec<Vec<u8>>, Result<(), DeviceError>) {
     let (frames, end, _) = drain(Box::new(Capture::from_reader("bytes", io::Cursor::new(bytes.to_vec()))));
     (frames, end)
 }
 
-/// Changes some of the bytes, or cuts off bytes at the end.
 pub(crate) fn damage(bytes: &mut Vec<u8>, random: &mut Rng) {
     for _ in 0..=random.usize(..8) {
         let at = random.usize(..bytes.len());

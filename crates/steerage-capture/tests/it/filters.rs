@@ -1,6 +1,3 @@
-//! Tests filters: the programs must be those that tcpdump compiles, and steerage must reject the
-//! programs that the kernel rejects.
-
 use std::net::UdpSocket;
 use std::process::Command;
 use std::thread;
@@ -17,7 +14,6 @@ fn compile(text: &str) -> Result<Filter, FilterError> {
     Filter::compile(text, None, LinkType::ETHERNET)
 }
 
-/// Returns the program that tcpdump prints for an expression.
 fn tcpdump(options: &[&str], expression: &str) -> String {
     let output = Command::new("tcpdump").args(options).args(["-ddd", expression]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -81,8 +77,7 @@ fn what_tcpdump_refuses_is_a_mistake_in_one_line() {
     assert!(matches!(error, FilterError::Link(_)), "{error}");
 }
 
-/// In a filter for an interface, `vlan` reads the kernel's metadata and not the frame. The number
-/// 4294963248 is `SKF_AD_VLAN_TAG_PRESENT`.
+/// `vlan` reads the kernel's metadata. 4294963248 is `SKF_AD_VLAN_TAG_PRESENT`.
 #[test]
 fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
     let in_a_namespace = || {
@@ -93,8 +88,7 @@ fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
             return skip(&format!("no network namespace: {error}"));
         }
         let on = |text| Filter::compile(text, Some("lo"), LinkType::ETHERNET);
-        // The interface is down, and tcpdump does not open interfaces that are down. Therefore the
-        // keyword `vlan` cannot be compiled for this interface, but all other keywords can.
+        // tcpdump does not open interfaces that are down, so only `vlan` cannot be compiled.
         assert!(on("vlan").unwrap_err().to_string().contains("not up"));
         assert_eq!(on("not port 22").unwrap(), compile("not port 22").unwrap());
         assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
@@ -119,7 +113,6 @@ fn a_filter_can_lie_in_a_file() {
     std::fs::remove_file(&path).unwrap();
     let gone = compile(&at).unwrap_err();
     assert!(!gone.is_mistake() && gone.to_string().contains("cannot read the filter in"), "{gone}");
-    // The file has no end.
     assert!(compile("@/dev/zero").is_err());
 }
 
@@ -155,7 +148,7 @@ fn numbers_that_are_no_program_say_what_is_wrong() {
     assert!(Filter::from_instructions([]).is_err());
 }
 
-/// Passes random programs, of which most are almost valid, to the kernel and to steerage.
+/// Random programs, most of which are almost valid.
 #[test]
 fn we_refuse_what_the_kernel_refuses_and_nothing_else() {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket needs no privilege");

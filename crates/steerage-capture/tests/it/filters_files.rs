@@ -17,8 +17,7 @@ use steerage_fixtures::{is_installed, tshark};
 use super::common::{block, enhanced, interface, pcap, section, temporary, words};
 use steerage_fixtures::queues::{drain, drain_with_links};
 
-/// Filter expressions that together use all parts of the filter language. Each expression passes
-/// some packets of the captures, and removes other packets.
+/// All parts of the filter language. Each expression passes some packets and removes others.
 const EXPRESSIONS: [&str; 30] = [
     "ip",
     "ip6",
@@ -52,7 +51,6 @@ const EXPRESSIONS: [&str; 30] = [
     "tcp and not (src port 22 or dst portrange 6000-6100) and ip[2:2] * 2 - ((ip[0] & 0xf) << 2) > 200",
 ];
 
-/// Returns the packets that tcpdump writes, or tcpdump's error message.
 fn tcpdumps(file: &Path, expression: &str) -> Result<Vec<Vec<u8>>, String> {
     let output = Command::new("tcpdump").arg("-r").arg(file).args(["-w", "-", "--", expression]).output().unwrap();
     if output.stdout.is_empty() {
@@ -101,14 +99,12 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
             });
         }
     });
-    // The test is useful only if many packets passed a filter and many packets were removed. Some
-    // filter expressions cannot be compiled for some link types.
+    // Some filter expressions cannot be compiled for some link types.
     let counts = [passed, out, refused].map(AtomicUsize::into_inner);
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }
 
-/// In a file with two link types, each link type has its own filter program. The sections of the
-/// file also have different byte orders.
+/// The sections of the file also have different byte orders.
 #[test]
 fn each_link_type_of_a_file_has_its_own_program() {
     if !is_installed("tcpdump", "tcpdump") {
@@ -139,11 +135,9 @@ fn each_link_type_of_a_file_has_its_own_program() {
     let info = capture.info();
     let passed: Vec<_> = drain_with_links(Box::new(capture)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!((passed, info.filtered()), (wanted.clone(), 6));
-    // Reads the same file contents from a source that does not report its link types in advance.
     let piped = Capture::from_reader("pipe", Cursor::new(bytes.clone())).filtered("ip6").unwrap();
     let passed: Vec<_> = drain_with_links(Box::new(piped)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!(passed, wanted);
-    // A filter that is given as numbers is for one link type.
     let numbers = "4, 40 0 0 12, 21 0 1 34525, 6 0 0 262144, 6 0 0 0";
     let (frames, end, _) = drain(Box::new(Capture::open(&path).unwrap().filtered(numbers).unwrap()));
     let end = end.unwrap_err().to_string();
@@ -168,9 +162,7 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     usb[20] = 220;
     let error = open(&usb, "ip");
     assert!(error.contains("link-layer type filtering not implemented"), "{error}");
-    // The link type of a pipe is unknown at first. An expression that is invalid for all link types
-    // causes an error immediately. An expression that is invalid only for some link types causes an
-    // error later.
+    // An expression that is invalid only for some link types causes an error later.
     let piped = |text| Capture::from_reader("pipe", Cursor::new(usb.clone())).filtered(text);
     let error = piped("tcp an udp").unwrap_err();
     assert!(error.is_mistake() && error.to_string().contains("syntax error"), "{error}");
@@ -183,8 +175,7 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     assert!(end.contains("not compiled for frames of link type 220"), "{end}");
 }
 
-/// The filter program is the output of `tcpdump -s 96 -ddd`, as for an interface. Each packet is
-/// cut to 96 bytes, and its length on the wire is unchanged.
+/// The program is the output of `tcpdump -s 96 -ddd`. The length on the wire is unchanged.
 #[test]
 fn a_program_may_cut_packets() {
     let file = pcap(true, 0xa1b2_c3d4, &[vec![1; 200], vec![2; 20]]);
@@ -195,8 +186,7 @@ fn a_program_may_cut_packets() {
     assert_eq!((frames, wire_bytes), (vec![vec![1; 96], vec![2; 20]], 228));
 }
 
-/// Each poll examines a limited number of packets. The timestamp of a removed packet does not delay
-/// other packets.
+/// The timestamp of a removed packet does not delay other packets.
 #[test]
 fn polls_are_bounded_and_paced() {
     let file = pcap(false, 0xa1b2_c3d4, &vec![Vec::new(); 5_000]);
@@ -214,12 +204,10 @@ fn polls_are_bounded_and_paced() {
         }
     }
     assert_eq!(info.filtered(), 5_000);
-    // A poll examines at most 1,024 packets before it reads more of the file, and at most 1,024
-    // packets after that read.
+    // At most 1,024 packets before a poll reads more of the file, and as many after the read.
     assert!(polls.keys().all(|looked_at| *looked_at <= 2 * 1024), "{polls:?}");
 
-    // The recorded times of the packets are a second apart. The second packet is due immediately,
-    // because it is the first packet that passes the filter.
+    // The second packet is due immediately, because it is the first one that passes the filter.
     let mut file = words(false, &[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
     for (second, byte) in [(1, 0), (2, 1), (3, 1)] {
         file.extend(words(false, &[second, 0, 1, 1]));
@@ -239,8 +227,6 @@ fn polls_are_bounded_and_paced() {
     assert_eq!((until, handed_over), (Polled::NotBefore(Timestamp::from_nanos(1_000_000_000)), 1));
 }
 
-/// A pcapng file has a damaged packet block after the first packet. The filter handles the first
-/// packet, and then the error in the damaged block is reported.
 #[test]
 fn damage_is_found_behind_the_filter() {
     let mut bytes = [section(false), interface(false, 1, 0), enhanced(false, 0, &[7; 60])].concat();
@@ -251,7 +237,6 @@ fn damage_is_found_behind_the_filter() {
     assert!(end.unwrap_err().to_string().contains("of interface 9") && frames.is_empty() && info.filtered() == 1);
 }
 
-/// A program of the maximum length. Running this program executes each instruction once.
 #[test]
 fn the_longest_program_runs_to_its_end() {
     let numbers = format!("4096, {} 6 0 0 5", "4 0 0 1, ".repeat(4095));

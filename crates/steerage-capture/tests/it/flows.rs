@@ -27,13 +27,11 @@ const FIELDS: [&str; 12] = [
     "icmpv6.echo.identifier",
 ];
 
-/// The flow of a frame, with the names that tshark uses.
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
     addresses: Option<(IpAddr, IpAddr)>,
     protocol: Option<u8>,
-    /// The ports of TCP, UDP and SCTP. For ICMP, both port values are the ICMP identifier, and for
-    /// all other protocols both are 0.
+    /// For ICMP, both values are the identifier. Without ports, both are 0.
     ports: (u16, u16),
 }
 
@@ -42,7 +40,6 @@ fn number(text: &str) -> u16 {
     text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u16::from_str_radix(hex, 16)).expect("a number")
 }
 
-/// Returns the innermost flow in the output of tshark.
 fn told(fields: &[String]) -> Known {
     let nothing = Known { addresses: None, protocol: None, ports: (0, 0) };
     let layers: Vec<&str> = fields[0].split(':').take_while(|layer| !PAYLOAD.contains(layer)).collect();
@@ -71,9 +68,8 @@ fn told(fields: &[String]) -> Known {
 }
 
 fn read(found: &flow::Dissection) -> Known {
-    // tshark shows the quoted packet of an ICMP error in the direction in which that packet was
-    // sent. The dissector reverses the flow key of the quoted packet, because the error goes in the
-    // opposite direction.
+    // tshark shows the packet that an ICMP error quotes in the direction in which it was sent. The
+    // dissector reverses its flow key, because the error goes in the opposite direction.
     let key = if found.is_quoted { found.key.reversed() } else { found.key };
     let (Some(source), Some(destination)) = (key.source(), key.destination()) else {
         return Known { addresses: None, protocol: None, ports: (0, 0) };
@@ -82,7 +78,6 @@ fn read(found: &flow::Dissection) -> Known {
     Known { addresses: Some(addresses), protocol: key.protocol(), ports }
 }
 
-/// Makes an IPv4 packet with this protocol, from 192.0.2.`host`.
 fn ipv4(host: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
     FrameBuilder::ip([192, 0, 2, host], [192, 0, 2, 99], protocol).packet(payload)
 }
@@ -101,7 +96,7 @@ fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8][..], &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// Returns one tunnelled packet for each encapsulation, with tshark's name of the encapsulation.
+/// One tunnelled packet for each encapsulation, with tshark's name of the encapsulation.
 fn taken_along() -> Vec<(&'static str, Vec<u8>)> {
     let (four, six) = (ipv4(1, 17, &udp(1025, 9, b"four")), ipv6(17, &udp(1026, 9, b"six.")));
     let (bridged, gre) = (ethernet(0x0800, &four), |head: &[u8], rest: &[u8]| ipv4(50, 47, &[head, rest].concat()));

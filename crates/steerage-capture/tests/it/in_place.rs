@@ -1,7 +1,3 @@
-//! Tests files that are read in place. The frames and their metadata must be the same as when the
-//! file is read with read(2). While the files are read, other processes may change them, replace
-//! them and append to them.
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::chown;
@@ -16,20 +12,17 @@ use steerage_fixtures::{skip, tshark};
 
 use crate::common::*;
 
-/// A number of packets whose total length exceeds the number of bytes that the queue makes readable
-/// in one poll.
+/// More packets than the queue makes readable in one poll.
 const PACKETS: usize = 2_000;
 
 fn packets() -> Vec<Vec<u8>> {
     packets_of((0..PACKETS).map(|nth| nth % 1500))
 }
 
-/// Returns true if this process maps the file.
 fn is_mapped(path: &Path) -> bool {
     fs::read_to_string("/proc/self/maps").unwrap().contains(path.to_str().unwrap())
 }
 
-/// Skips a test if the file system of the path does not support leases.
 fn can_be_mapped(tester: &mut QueueTester, path: &Path, all: &mut Vec<Vec<u8>>) -> bool {
     while all.is_empty() {
         all.extend(tester.poll(Timestamp::ZERO, 64).unwrap().1);
@@ -68,11 +61,9 @@ fn captures_have_the_same_values_in_place() {
     }
 }
 
-/// The time, the length on the wire and the bytes of a frame. If a frame is read in place, the
-/// header of its record has no link type.
+/// Time, length on the wire, bytes. The header of a frame that is read in place has no link type.
 type Values = (u64, u32, Vec<u8>);
 
-/// The times, lengths and bytes of all frames, and the error at the end of reading, if any.
 fn all_of(capture: Capture) -> (Vec<Values>, Option<String>) {
     let mut tester = QueueTester::new(Box::new(capture)).unwrap();
     let mut all = Vec::new();
@@ -191,8 +182,7 @@ fn a_file_without_a_lease_is_read_by_read() {
     fs::remove_file(foreign).unwrap();
 }
 
-/// A handler that, during its first batch, lets another thread truncate the file. The handler then
-/// compares the batch, writes to its packets, and counts them.
+/// Lets another thread truncate the file, and then compares and changes the packets.
 struct Truncates {
     started: Option<mpsc::Sender<()>>,
     truncated: mpsc::Receiver<()>,
@@ -241,7 +231,7 @@ fn packets_of_a_truncated_file_stay_as_they_are() {
         .unwrap();
     has_started.recv().unwrap();
     let mapped = is_mapped(&path);
-    // Truncating the file by `File::create` blocks until the lease has been returned.
+    // `File::create` blocks until the lease has been returned.
     File::create(&path).unwrap();
     to.send(()).unwrap();
     let outcome = running.join();
@@ -255,7 +245,6 @@ fn packets_of_a_truncated_file_stay_as_they_are() {
     fs::remove_file(path).unwrap();
 }
 
-/// Several files, some of which are read in place, form one capture.
 #[test]
 fn files_of_several_kinds_follow_each_other() {
     let packets = packets();

@@ -1,5 +1,4 @@
-//! Tests frames in a device's own memory. Writing to a frame in a device's memory, or keeping such
-//! a frame, makes a copy. When the copies are no longer used, their pages return to the pool.
+//! Writing to or keeping a frame in a device's memory makes a copy, whose page returns to the pool.
 
 use std::path::PathBuf;
 
@@ -11,8 +10,7 @@ use steerage_fixtures::until;
 
 const PACKETS: usize = 20_000;
 
-/// Makes a pcap file of UDP packets. Each packet has a different flow, and its number in the last
-/// four bytes.
+/// Makes UDP packets, each with its own flow, and with its number in the last four bytes.
 fn capture_file() -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lent.pcap");
     let bytes = pcap((0..PACKETS as u32).map(|number| {
@@ -24,7 +22,6 @@ fn capture_file() -> PathBuf {
     path
 }
 
-/// A handler that writes to every packet and keeps it until the next batch.
 #[derive(Default)]
 struct WritesAndKeeps {
     kept: Vec<Kept>,
@@ -39,8 +36,7 @@ impl Handler for WritesAndKeeps {
         self.kept.clear();
         for mut packet in batch.iter_mut() {
             let before = packet.data().to_vec();
-            // The kernel may preempt the receiving thread after the thread has collected the pages,
-            // and before the thread has returned these pages to the pool.
+            // The receiving thread may be preempted before it returns collected pages to the pool.
             until("a page for a copy is free", || packet.data_mut().is_ok());
             packet.data_mut().unwrap()[0] = 0xff;
             assert_eq!(packet.data()[1..], before[1..], "the copy is another frame");

@@ -28,7 +28,7 @@ use crate::host_cpus;
 use crate::instance;
 use crate::metrics::Metrics;
 use crate::report::{Printer, SCHEMA};
-use crate::run::{self, RunOptions, Stopper};
+use crate::run::{self, ReportSources, RunOptions, Stopper};
 use crate::sandbox::{Confinement, Direction, Needs, SandboxProfile};
 use crate::service::ServiceManager;
 use crate::signals;
@@ -127,21 +127,15 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         interval: None,
         note: (by_default && !args.json).then_some(LISTENING_NOTE),
         live_table: !verbose && !args.json,
-        capture: capture.clone(),
+        sources: ReportSources { capture: capture.clone(), sandbox, verbose, ..ReportSources::default() },
         tap: Arc::default(),
         control: ControlTree::default(),
         signals,
         service: ServiceManager::default(),
-        sandbox,
         _undoing: None,
-        verbose,
-        forwarding: None,
         metrics: Metrics::default(),
         web: Web::default(),
-        meters: None,
         keys: None,
-        flow_outputs: Vec::new(),
-        sample: None,
         on_stop: None,
         stopper: Stopper::default(),
     };

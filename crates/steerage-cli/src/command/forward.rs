@@ -80,7 +80,8 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     // The thread that updates routes starts after privileges are dropped, so the thread has no
     // privileges.
     route_updater.into_inner().map_or(Ok(()), RouteUpdater::start)?;
-    let options = RunOptions { forwarding: ours(), ..RunOptions::new(&run, verbose, services) };
+    let mut options = RunOptions::new(&run, verbose, services);
+    options.sources.forwarding = ours();
     let ended = run::to_end(instance, &options)?;
     ended.report.finish(options.printer, run.report.strict)
 }

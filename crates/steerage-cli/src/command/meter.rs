@@ -13,7 +13,7 @@ use crate::args::MeterArgs;
 use crate::error::Error;
 use crate::instance;
 use crate::report::flows::flow_table;
-use crate::report::{EndedBy, FlowOutputReport, Flows, Printer};
+use crate::report::{EndedBy, FlowOutputReport, FlowStage, Flows, Printer};
 use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::{Keys, print_to_stderr};
@@ -72,15 +72,9 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
         Ok(move |_cpu| metering.meter())
     })?;
     let outputs = writers.outputs();
-    let options = RunOptions {
-        stopper,
-        printer,
-        meters,
-        keys,
-        flow_outputs: outputs.clone(),
-        sample: sampled(flows.sample),
-        ..RunOptions::new(&args.run, verbose, services)
-    };
+    let mut options = RunOptions { stopper, printer, keys, ..RunOptions::new(&args.run, verbose, services) };
+    let sources = &mut options.sources;
+    (sources.meters, sources.flow_outputs, sources.sample) = (meters, outputs.clone(), sampled(flows.sample));
     let ended = run::to_end(instance, &options)?;
 
     let reports = ended.outcome.reports;
@@ -97,7 +91,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     metered.top.truncate(flows.top);
     let written = writers.finish(open);
     let outputs = FlowOutputReport::of_all(&outputs);
-    let flows = Some(Flows::Ended { metered, table, outputs, sample: sampled(flows.sample) });
+    let flows = Some(Flows { stage: FlowStage::Ended { metered, table }, outputs, sample: sampled(flows.sample) });
     let mut report = ended.report.with_flows(flows);
     report.document.handled_bytes = handled_bytes;
     if written.is_err() {

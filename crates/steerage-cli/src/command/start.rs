@@ -4,6 +4,7 @@
 use std::fs;
 
 use steerage_doctor::{Diagnosis, Finding, State};
+use steerage_guard::program;
 use steerage_text::{counted, printable, shell_word, wrapped};
 
 use crate::error::Error;
@@ -15,11 +16,7 @@ const ABOUT: [&str; 4] = ["kernel", "CPUs", "AF_PACKET", "AF_XDP"];
 
 pub(crate) fn run() -> Result<(), Error> {
     let findings = Diagnosis::of_this_machine(None).map(|diagnosis| diagnosis.findings().to_vec()).unwrap_or_default();
-    let has = |program: &str| {
-        let folders = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&folders).any(|folder| folder.join(program).is_file())
-    };
-    let page = page(&findings, busiest_interface().as_deref(), has("tshark"));
+    let page = page(&findings, busiest_interface().as_deref(), program::find("tshark").is_some());
     stdout::print(wrapped(&page, width()).as_bytes())
 }
 

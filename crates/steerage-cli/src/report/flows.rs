@@ -6,7 +6,7 @@ use steerage::WallTime;
 use steerage_meter::{Collector, FlowCounts, FlowOutput, FlowRecord, Metered, OutputCounts};
 use steerage_text::{Column, counted, grouped, table};
 
-use super::Flows;
+use super::{FlowStage, Flows};
 use crate::terminal;
 
 /// The number of protocols with their own count of flows. The flows of all other protocols are
@@ -24,11 +24,12 @@ pub(crate) struct FlowTotals {
 
 impl FlowTotals {
     pub(super) fn of(flows: &Flows) -> Self {
-        match flows {
-            Flows::SoFar { counts, outputs, .. } => Self { lost: lost(outputs), ..Self::so_far(counts) },
+        let lost = lost(&flows.outputs);
+        match &flows.stage {
+            FlowStage::SoFar { counts, .. } => Self { lost, ..Self::so_far(counts) },
             // All flows ended when the run ended.
-            Flows::Ended { metered: Metered { total, evicted, .. }, outputs, .. } => {
-                Self { active: 0, total: *total, evicted: *evicted, lost: lost(outputs) }
+            FlowStage::Ended { metered, .. } => {
+                Self { active: 0, total: metered.total, evicted: metered.evicted, lost }
             }
         }
     }
@@ -82,7 +83,7 @@ impl FlowCounters {
             let waiting = (counts.total - counts.active).saturating_sub(written + lost);
             FlowOutputReport { waiting, ..output.clone() }
         };
-        Self { counts, outputs: flows.outputs().iter().map(output).collect(), sample: flows.sample() }
+        Self { counts, outputs: flows.outputs.iter().map(output).collect(), sample: flows.sample }
     }
 }
 
@@ -97,11 +98,8 @@ impl FlowCounters {
 
 /// Returns a line of counts and, if the run has ended, a table of the largest flows.
 pub(super) fn page(flows: &Flows) -> String {
-    let (metered, table) = match flows {
-        Flows::SoFar { .. } => return FlowTotals::of(flows).text() + "\n",
-        Flows::Ended { metered, table, .. } => (metered, table),
-    };
-    let mut page = head(metered, lost(flows.outputs()), flows.sample());
+    let FlowStage::Ended { metered, table } = &flows.stage else { return FlowTotals::of(flows).text() + "\n" };
+    let mut page = head(metered, lost(&flows.outputs), flows.sample);
     page.push('\n');
     for line in table {
         page.push_str(line);
@@ -152,7 +150,7 @@ pub(crate) fn flow_table(metered: &Metered, most: usize) -> Vec<String> {
 }
 
 pub(super) fn exported(flows: &Flows) -> Vec<String> {
-    let collectors = flows.outputs().iter().filter(|output| Collector::is_address(&output.to));
+    let collectors = flows.outputs.iter().filter(|output| Collector::is_address(&output.to));
     let line = |output: &FlowOutputReport| {
         let counts = &output.counts;
         let (records, messages) = (counted(counts.written, "flow"), counted(counts.messages, "message"));

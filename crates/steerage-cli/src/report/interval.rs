@@ -6,7 +6,10 @@ use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Serialize, Serializer};
-use steerage::{CpuId, Snapshot, stats::Drops};
+use steerage::{
+    CpuId, Snapshot,
+    stats::{CpuSnapshot, Drops},
+};
 use steerage_meter::FlowCounts;
 use steerage_text::{bit_rate, grouped, percent, plural, rate};
 
@@ -19,13 +22,13 @@ pub(crate) struct Intervals {
     every: Duration,
     due: Instant,
     last: Instant,
-    before: Read,
+    before: Snapshot,
 }
 
 impl Intervals {
     /// The first report is due one interval after the start.
     pub(crate) fn new(every: Duration, start: Instant) -> Self {
-        Self { every, due: start + every, last: start, before: Read::default() }
+        Self { every, due: start + every, last: start, before: Snapshot::default() }
     }
 
     pub(crate) fn due(&self) -> Instant {
@@ -44,30 +47,24 @@ impl Intervals {
 
     pub(crate) fn next(&mut self, now: Instant, started: SystemTime, start: Instant, snapshot: &Snapshot) -> Interval {
         self.skip(now);
-        let read = Read::of(snapshot);
-        let before = std::mem::replace(&mut self.before, read);
+        let before = std::mem::replace(&mut self.before, snapshot.clone());
         let length = now.duration_since(std::mem::replace(&mut self.last, now));
         let elapsed = now.duration_since(start);
-        let difference = self.before.since(&before);
+        let of_new = CpuSnapshot::default();
+        let cpu = |(at, now)| CpuActivity::between(now, before.cpus.get(at).unwrap_or(&of_new));
         Interval {
             started,
             time: started + elapsed,
             elapsed,
             length,
             in_flight: snapshot.in_flight(),
-            difference: difference.sums,
-            total: self.before.sums,
-            cpus: difference.cpus,
+            difference: Sums::between(snapshot, &before),
+            total: Sums::between(snapshot, &Snapshot::default()),
+            cpus: snapshot.cpus.iter().enumerate().map(cpu).collect(),
             capture: None,
             flows: None,
         }
     }
-}
-
-#[derive(Clone, Debug, Default)]
-struct Read {
-    sums: Sums,
-    cpus: Vec<CpuActivity>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -101,41 +98,27 @@ fn minus(now: &Drops, before: &Drops) -> Drops {
     drops
 }
 
-impl Read {
-    fn of(snapshot: &Snapshot) -> Self {
-        let sums = Sums {
-            received: snapshot.received(),
-            received_bytes: snapshot.received_bytes(),
-            delivered: snapshot.delivered(),
-            dropped: snapshot.dropped(),
-        };
-        let cpu = |cpu: &steerage::stats::CpuSnapshot| CpuActivity {
-            cpu: cpu.cpu.0,
-            processed: cpu.processed,
-            dropped: cpu.dropped,
-            busy_seconds: cpu.busy,
-            backlog: cpu.backlog,
-        };
-        Self { sums, cpus: snapshot.cpus.iter().map(cpu).collect() }
+impl Sums {
+    fn between(now: &Snapshot, before: &Snapshot) -> Self {
+        let more = |count: fn(&Snapshot) -> u64| count(now).saturating_sub(count(before));
+        Self {
+            received: more(Snapshot::received),
+            received_bytes: more(Snapshot::received_bytes),
+            delivered: more(Snapshot::delivered),
+            dropped: minus(&now.dropped(), &before.dropped()),
+        }
     }
+}
 
-    fn since(&self, before: &Self) -> Self {
-        let sums = Sums {
-            received: self.sums.received.saturating_sub(before.sums.received),
-            received_bytes: self.sums.received_bytes.saturating_sub(before.sums.received_bytes),
-            delivered: self.sums.delivered.saturating_sub(before.sums.delivered),
-            dropped: minus(&self.sums.dropped, &before.sums.dropped),
-        };
-        let cpu = |(at, now): (usize, &CpuActivity)| match before.cpus.get(at) {
-            None => *now,
-            Some(before) => CpuActivity {
-                processed: now.processed.saturating_sub(before.processed),
-                dropped: minus(&now.dropped, &before.dropped),
-                busy_seconds: now.busy_seconds.saturating_sub(before.busy_seconds),
-                ..*now
-            },
-        };
-        Self { sums, cpus: self.cpus.iter().enumerate().map(cpu).collect() }
+impl CpuActivity {
+    fn between(now: &CpuSnapshot, before: &CpuSnapshot) -> Self {
+        Self {
+            cpu: now.cpu.0,
+            processed: now.processed.saturating_sub(before.processed),
+            dropped: minus(&now.dropped, &before.dropped),
+            busy_seconds: now.busy.saturating_sub(before.busy),
+            backlog: now.backlog,
+        }
     }
 }
 
@@ -241,7 +224,7 @@ mod tests {
     #[test]
     fn they_do_not_drift() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
-        let mut intervals = Intervals { every: second, due: start + second, last: start, before: Read::default() };
+        let mut intervals = Intervals { every: second, due: start + second, last: start, before: Snapshot::default() };
         let mut due_after = |millis| {
             intervals.skip(start + Duration::from_millis(millis));
             intervals.due().duration_since(start).as_millis()

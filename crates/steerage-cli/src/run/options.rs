@@ -6,13 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use steerage::Handle;
-use steerage_capture::CaptureInfo;
 use steerage_capture::tap::Tap;
 use steerage_device::synthetic::SyntheticOptions;
-use steerage_guard::sandbox::InForce;
-use steerage_meter::{FlowOutput, Metering};
-use steerage_router::Forwarding;
 
+use super::sources::ReportSources;
 use crate::args::RunArgs;
 use crate::control_tree::ControlTree;
 use crate::instance::RunServices;
@@ -38,23 +35,16 @@ pub(crate) struct RunOptions {
     pub(crate) interval: Option<Duration>,
     pub(crate) note: Option<&'static str>,
     pub(crate) live_table: bool,
-    pub(crate) capture: Option<Arc<CaptureInfo>>,
+    pub(crate) sources: ReportSources,
     pub(crate) control: ControlTree,
     pub(crate) tap: Arc<Tap>,
     pub(crate) signals: HeldSignals,
     pub(crate) service: ServiceManager,
-    pub(crate) forwarding: Option<Arc<Forwarding>>,
     pub(crate) metrics: Metrics,
     pub(crate) web: Web,
-    pub(crate) sandbox: Option<InForce>,
     /// Dropping this field undoes the run's changes to the machine.
     pub(crate) _undoing: Option<Undoing>,
-    pub(crate) verbose: bool,
-    pub(crate) meters: Option<Metering>,
     pub(crate) keys: Option<Keys>,
-    /// If the user or a time limit stops the run, the threads of these outputs end soon.
-    pub(crate) flow_outputs: Vec<FlowOutput>,
-    pub(crate) sample: Option<u32>,
     pub(crate) stopper: Stopper,
     pub(crate) on_stop: Option<StopHook>,
 }
@@ -90,21 +80,20 @@ impl RunOptions {
             interval: args.report.interval,
             note: (endless && !args.report.quiet).then_some(ENDLESS_NOTE),
             live_table: !args.report.quiet && !verbose,
-            capture: services.capture,
+            sources: ReportSources {
+                capture: services.capture,
+                sandbox: services.sandbox,
+                verbose,
+                ..ReportSources::default()
+            },
             control: services.control,
             tap: services.tap,
             signals: services.signals,
             service: services.service,
-            forwarding: None,
             metrics: services.metrics,
             web: services.web,
-            sandbox: services.sandbox,
             _undoing: services.undoing,
-            verbose,
-            meters: None,
             keys: None,
-            flow_outputs: Vec::new(),
-            sample: None,
             stopper: Stopper::default(),
             on_stop: None,
         }

@@ -10,28 +10,22 @@ use steerage_guard::sandbox::InForce;
 use steerage_meter::{FlowOutput, Metering};
 use steerage_router::Forwarding;
 
-use super::RunOptions;
 use crate::metrics;
-use crate::report::{Document, EndedBy, FlowOutputReport, Flows, ForwardReport, Recorded, Report, Sandbox};
+use crate::report::{Document, EndedBy, FlowOutputReport, FlowStage, Flows, ForwardReport, Recorded, Report, Sandbox};
 
-pub(super) struct ReportSources {
-    capture: Option<Arc<CaptureInfo>>,
-    forwarding: Option<Arc<Forwarding>>,
-    meters: Option<Metering>,
-    flow_outputs: Vec<FlowOutput>,
-    sample: Option<u32>,
-    sandbox: Option<InForce>,
-    verbose: bool,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReportSources {
+    pub(crate) capture: Option<Arc<CaptureInfo>>,
+    pub(crate) forwarding: Option<Arc<Forwarding>>,
+    pub(crate) meters: Option<Metering>,
+    /// If the user or a time limit stops the run, the threads of these outputs end soon.
+    pub(crate) flow_outputs: Vec<FlowOutput>,
+    pub(crate) sample: Option<u32>,
+    pub(crate) sandbox: Option<InForce>,
+    pub(crate) verbose: bool,
 }
 
 impl ReportSources {
-    pub(super) fn of(options: &RunOptions) -> Self {
-        let RunOptions { capture, forwarding, meters, flow_outputs, sample, .. } = options;
-        let (sample, sandbox, verbose) = (*sample, options.sandbox, options.verbose);
-        let (forwarding, meters, flow_outputs) = (forwarding.clone(), meters.clone(), flow_outputs.clone());
-        Self { capture: capture.clone(), forwarding, meters, flow_outputs, sample, sandbox, verbose }
-    }
-
     pub(super) fn metrics(self) -> Option<More> {
         let flows = self.meters.map(metrics::of_flows);
         let forwarding = self.forwarding.map(metrics::of_forwarding);
@@ -53,7 +47,8 @@ impl ReportSources {
             // The outputs must be read before the counts of the meters: see
             // `FlowOutputReport::of_all`.
             let outputs = FlowOutputReport::of_all(&self.flow_outputs);
-            Flows::SoFar { counts: meters.so_far(), largest: meters.largest_so_far(), outputs, sample: self.sample }
+            let stage = FlowStage::SoFar { counts: meters.so_far(), largest: meters.largest_so_far() };
+            Flows { stage, outputs, sample: self.sample }
         };
         let flows = self.meters.as_ref().map(so_far);
         let mut document = Document::new(started, ended_by, snapshot);

@@ -8,10 +8,14 @@ use std::net::UdpSocket;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
 
-use steerage::{Batch, Cpu, Handler};
-
 #[cfg(target_arch = "x86_64")]
-use steerage_guard::sandbox::{Answer, call_name};
+use seccompiler::BpfProgramRef;
+use steerage::{Batch, Cpu, Handler};
+use steerage_fixtures::seccomp::documented_rows;
+#[cfg(target_arch = "x86_64")]
+use steerage_fixtures::seccomp::{Answer, allows, answer};
+#[cfg(target_arch = "x86_64")]
+use steerage_guard::sandbox::call_name;
 
 use super::*;
 use crate::args::{self, RunArgs};
@@ -136,15 +140,6 @@ fn files_of_others_cannot_be_opened() {
     assert!(said.contains("denied: true") || said.contains("landlock: none"), "{said}");
 }
 
-fn rows() -> Vec<Vec<&'static str>> {
-    [include_str!("../../../../lab/notes/system-calls.md"), include_str!("../../../../docs/privileges.md")]
-        .into_iter()
-        .flat_map(str::lines)
-        .filter(|line| line.starts_with("| "))
-        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
-        .collect()
-}
-
 fn calls_on_page(rows: &[Vec<&'static str>], group: &str) -> BTreeSet<&'static str> {
     let row = rows.iter().find(|row| row.len() == 2 && row[0] == group);
     row.map(|row| row[1].split(", ").collect()).unwrap_or_default()
@@ -152,7 +147,7 @@ fn calls_on_page(rows: &[Vec<&'static str>], group: &str) -> BTreeSet<&'static s
 
 #[test]
 fn the_page_of_privileges_is_right() {
-    let rows = rows();
+    let rows = documented_rows();
     let names = |groups: &[Group]| -> String {
         let names: Vec<&str> = [Group::Run].iter().chain(groups).map(|group| group.name()).collect();
         names.join(", ")
@@ -198,7 +193,7 @@ const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 /// lab/notes/system-calls.md.
 #[cfg(target_arch = "x86_64")]
 fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
-    let (rows, name) = (rows(), format!("`{}`", command.name()));
+    let (rows, name) = (documented_rows(), format!("`{}`", command.name()));
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == name).unwrap();
     let mut threads = vec![(command.name(), command.groups().to_vec(), row[1].split(", ").collect())];
     let Some(packet_groups) = command.packet_groups() else { return threads };
@@ -221,17 +216,18 @@ fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn each_filter_allows_what_the_page_lists_and_nothing_else() {
-    let rows = rows();
+    let rows = documented_rows();
     let limited: BTreeSet<&str> =
         rows.iter().filter(|row| row.len() == 2 && row[0].starts_with('`')).flat_map(|row| row[0].split('`')).collect();
     let mut by_arguments = BTreeSet::new();
     for command in SandboxProfile::ALL {
         for (thread, groups, listed) in threads(command) {
             let filter = ThreadFilter::new(&groups, &Sockets::default()).unwrap();
+            let program = filter.program().expect("this kernel has seccomp");
             let (mut allowed, mut sometimes) = (BTreeSet::new(), BTreeSet::new());
             for number in (0..NUMBERS).chain(INVALID) {
                 let name = call_name(number as usize);
-                match filter.answer(number) {
+                match answer(program, number) {
                     Answer::Denied => continue,
                     Answer::Allowed => {}
                     Answer::ByArguments => drop(sometimes.insert(name)),
@@ -265,34 +261,34 @@ fn packet_threads_may_use_few_arguments() {
         .collect();
     let receives = ThreadFilter::new(&[Group::Receive], &Sockets::default()).unwrap();
     let sends = ThreadFilter::new(&[Group::Receive, Group::Send], &Sockets::default()).unwrap();
-    let allowed = |filter: &ThreadFilter, name: &str, place: usize, rest: [u64; 6]| -> BTreeSet<u64> {
+    let [receives, sends] = [&receives, &sends].map(|filter| filter.program().expect("this kernel has seccomp"));
+    let allowed = |program: BpfProgramRef<'_>, name: &str, place: usize, rest: [u64; 6]| -> BTreeSet<u64> {
         let number = call_number(name).unwrap();
         let with = |value| std::array::from_fn(|at| if at == place { value } else { rest[at] });
-        patterns.iter().copied().filter(|value| filter.allows(number, &with(*value))).collect()
+        patterns.iter().copied().filter(|value| allows(program, number, &with(*value))).collect()
     };
     let low = |values: BTreeSet<u64>| values.into_iter().filter(|value| *value < 1 << 32).collect::<Vec<u64>>();
-    // The seccomp filter allows the commands F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ and
-    // F_GETPIPE_SZ, but not F_SETOWN (8), F_SETSIG (10) or F_DUPFD (0).
-    assert_eq!(low(allowed(&receives, "fcntl", 1, [0; 6])), [1, 2, 3, 4, 1031, 1032]);
-    // The seccomp filter allows PR_SET_NAME and PR_GET_NAME.
-    assert_eq!(low(allowed(&receives, "prctl", 0, [0; 6])), [15, 16]);
-    // The seccomp filter allows the request TCGETS (0x5401), but not FIOSETOWN (0x8901), SIOCSPGRP
-    // (0x8902), FIOASYNC (0x5452), or requests about an interface such as SIOCGIFNAME (0x8910) and
-    // SIOCETHTOOL (0x8946).
-    let requests = allowed(&receives, "ioctl", 1, [0; 6]);
+    // Allowed: F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ and F_GETPIPE_SZ, but not F_SETOWN (8),
+    // F_SETSIG (10) or F_DUPFD (0).
+    assert_eq!(low(allowed(receives, "fcntl", 1, [0; 6])), [1, 2, 3, 4, 1031, 1032]);
+    // Allowed: PR_SET_NAME and PR_GET_NAME.
+    assert_eq!(low(allowed(receives, "prctl", 0, [0; 6])), [15, 16]);
+    // Allowed: TCGETS (0x5401), but not FIOSETOWN (0x8901), SIOCSPGRP (0x8902), FIOASYNC (0x5452),
+    // or requests about an interface such as SIOCGIFNAME (0x8910) and SIOCETHTOOL (0x8946).
+    let requests = allowed(receives, "ioctl", 1, [0; 6]);
     assert!(requests.contains(&0x5401));
     assert!(![0x8901, 0x8902, 0x5452, 0x8910, 0x8946].iter().any(|one| requests.contains(one)));
-    // At the level SOL_PACKET (263), the filter allows setting PACKET_DROP_MEMBERSHIP and reading
-    // PACKET_STATISTICS.
-    assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 263, 0, 0, 0, 0])), [2]);
-    assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 263, 0, 0, 0, 0])), [6]);
-    // At the level SOL_SOCKET (1), the filter allows setting SO_ATTACH_FILTER, and reading
-    // SO_ERROR, SO_MEMINFO and SO_INCOMING_NAPI_ID.
-    assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 1, 0, 0, 0, 0])), [26]);
-    assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55, 56]);
-    assert!(allowed(&receives, "sendto", 4, [0; 6]).is_empty());
+    // At the level SOL_PACKET (263), setting PACKET_DROP_MEMBERSHIP and reading PACKET_STATISTICS
+    // are allowed.
+    assert_eq!(low(allowed(receives, "setsockopt", 2, [0, 263, 0, 0, 0, 0])), [2]);
+    assert_eq!(low(allowed(receives, "getsockopt", 2, [0, 263, 0, 0, 0, 0])), [6]);
+    // At the level SOL_SOCKET (1), setting SO_ATTACH_FILTER, and reading SO_ERROR, SO_MEMINFO and
+    // SO_INCOMING_NAPI_ID are allowed.
+    assert_eq!(low(allowed(receives, "setsockopt", 2, [0, 1, 0, 0, 0, 0])), [26]);
+    assert_eq!(low(allowed(receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55, 56]);
+    assert!(allowed(receives, "sendto", 4, [0; 6]).is_empty());
     // All 64 bits of the pointer to the destination address must be zero.
-    assert_eq!(allowed(&sends, "sendto", 4, [0; 6]), BTreeSet::from([0]));
-    assert!(!sends.allows(call_number("sendmsg").unwrap(), &[0; 6]));
-    assert!(low(allowed(&receives, "tgkill", 0, [0; 6])).iter().all(|id| *id == u64::from(process::id())));
+    assert_eq!(allowed(sends, "sendto", 4, [0; 6]), BTreeSet::from([0]));
+    assert!(!allows(sends, call_number("sendmsg").unwrap(), &[0; 6]));
+    assert!(low(allowed(receives, "tgkill", 0, [0; 6])).iter().all(|id| *id == u64::from(process::id())));
 }

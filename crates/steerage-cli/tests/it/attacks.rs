@@ -18,6 +18,7 @@ use steerage_control::Client;
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::namespaces::Namespaces;
 use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::seccomp::documented_rows;
 use steerage_fixtures::{HANG, is_root, skip};
 use steerage_guard::sandbox::call_name;
 
@@ -137,20 +138,10 @@ fn number_of(name: &str) -> u64 {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-fn rows() -> Vec<Vec<&'static str>> {
-    [include_str!("../../../../lab/notes/system-calls.md"), include_str!("../../../../docs/privileges.md")]
-        .into_iter()
-        .flat_map(str::lines)
-        .filter(|line| line.starts_with("| "))
-        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
-        .collect()
-}
-
 /// Returns the system calls that the command's threads may make. `column` (of the table) is 1 for
-/// all threads and 2 for packet threads. `devices` contains the names of the table rows for the
-/// run's devices.
+/// all threads and 2 for packet threads. `devices` contains the names of the table rows for the run's devices.
 fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
-    let rows = rows();
+    let rows = documented_rows();
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == format!("`{command}`")).unwrap();
     let named = |name: &str| rows.iter().find(|row| row.len() == 2 && row[0] == name).map_or("", |row| row[1]);
     let groups = row[column].split(", ").chain(devices.iter().flat_map(|device| named(device).split(", ")));
@@ -416,9 +407,7 @@ fn a_hijacked_thread_passes_no_descriptor_on() {
 fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
     let args = ["parallel", "-v", "synthetic:rate=20000", "-j", "2", "-q", "--", "sh", "-c", "cat >/dev/null"];
     let run = Started::of(program::command(&args).spawn().unwrap());
-    let leaders = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id()));
-    let Ok(leaders) = leaders.inspect_err(|error| skip(&format!("children: {error}"))) else { return };
-    let leaders: Vec<i64> = leaders.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    let leaders: Vec<i64> = program::children(run.id()).into_iter().map(|id| id.as_raw().into()).collect();
     assert_eq!(leaders.len(), 2, "{leaders:?}");
     threads(&run);
     let Some(mut thread) = Hijacked::new(run.id() as i32) else { return };

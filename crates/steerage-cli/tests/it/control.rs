@@ -15,13 +15,12 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 use steerage_fixtures::cable::Net;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, NOBODY, is_installed, is_root, skip, until};
 
-use crate::program::{Ends, Ran, Started, assert_balanced, command};
+use crate::program::{Ends, Ran, Started, assert_balanced, children, command};
 
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
 /// The time within which fusermount3 unmounts the tree, even on a busy machine.
@@ -95,15 +94,6 @@ impl Drop for Place {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.tree()).stderr(Stdio::null()).status();
     }
-}
-
-fn children(of: u32) -> Vec<u32> {
-    let is_child = |id: &u32| {
-        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-        status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|id| id.trim() == of.to_string()))
-    };
-    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    processes.filter(is_child).collect()
 }
 
 #[test]
@@ -346,7 +336,7 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
 
     let run = place.mounted().unwrap();
     for child in children(run.id()) {
-        kill(Pid::from_raw(child as i32), Signal::SIGKILL).unwrap();
+        kill(child, Signal::SIGKILL).unwrap();
     }
     run.signal(Signal::SIGKILL);
     run.end_unread();

@@ -15,7 +15,7 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 use steerage_fixtures::namespaces::bind_when_free;
 use steerage_fixtures::{skip_on_this_kernel, until};
 
-use crate::program::{Ran, Started, command};
+use crate::program::{Ran, Started, children, command};
 
 /// A veth pair, and a BPF file system for the XDP programs on its near end.
 struct Shared {
@@ -152,9 +152,8 @@ fn received(report: &Value) -> usize {
 /// Returns the process id of the helper process, which removes the run's XDP program at the end of
 /// the run.
 fn helper(started: &Started) -> Pid {
-    let id = started.id();
-    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
-    Pid::from_raw(children.trim().parse().expect("there is one child"))
+    let [child] = children(started.id())[..] else { panic!("there is one child") };
+    child
 }
 
 #[test]

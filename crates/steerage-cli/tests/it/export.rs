@@ -5,23 +5,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{dropped_by_the_kernel, tshark};
 
 use crate::program::{Started, assert_lost_only_under_load, report, run, sum};
-
-pub(crate) fn directory(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("export").join(name);
-    let _ = fs::remove_dir_all(&path);
-    fs::create_dir_all(&path).unwrap();
-    path
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -109,7 +103,7 @@ fn only_output(report: &Value) -> &Value {
 
 #[test]
 fn a_file_says_what_the_csv_says() {
-    let directory = directory("file");
+    let directory = Scratch::new();
     for path in tshark::captures() {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let [ipfix, csv] = ["ipfix", "csv"].map(|end| directory.join(format!("{name}.{end}")));
@@ -177,7 +171,7 @@ fn numbers(messages: &[Vec<String>], nth: usize) -> impl Iterator<Item = u64> {
 
 #[test]
 fn times_and_tunnels() {
-    let directory = directory("tunnels");
+    let directory = Scratch::new();
     let read = |capture: &str, field: &str| {
         let path = tshark::capture(capture)?;
         let ipfix = directory.join("flows.ipfix");

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use steerage_fixtures::{skip, tshark};
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::{skip, tshark, until};
 
-use crate::export::directory;
 use crate::program::{Ends, report};
 
 /// The time within which a collector starts, reads its input and ends.
@@ -80,14 +80,6 @@ fn waiting(port: u16) -> Option<u64> {
     u64::from_str_radix(received, 16).ok()
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Exports the flows of a capture to a collector, which is ready when its log contains `ready`.
 /// Waits until the collector has read all flows, and returns the collector with the report of the
 /// run.
@@ -108,18 +100,18 @@ pub(crate) fn collect(
     };
     let child = Ends(child);
     let says = || fs::read_to_string(path).is_ok_and(|text| text.contains(ready));
-    wait_until("the collector listens", || waiting(port).is_some() && says());
+    until("the collector listens", || waiting(port).is_some() && says());
     let report = report(args);
     for output in report["app"]["flows"]["outputs"].as_array().unwrap() {
         assert_eq!((&output["written"], &output["lost"]), (&report["app"]["flows"]["total"], &0.into()), "{output}");
     }
-    wait_until("the collector reads", || waiting(port) == Some(0));
+    until("the collector reads", || waiting(port) == Some(0));
     Some((child, report))
 }
 
 pub(crate) fn end(child: &mut Child, signal: Signal) {
     kill(Pid::from_raw(child.id() as i32), signal).unwrap();
-    wait_until("the collector ends", || child.try_wait().unwrap().is_some());
+    until("the collector ends", || child.try_wait().unwrap().is_some());
 }
 
 /// nfcapd stores both directions of a flow in one record.
@@ -127,7 +119,7 @@ pub(crate) fn end(child: &mut Child, signal: Signal) {
 fn nfcapd_counts_what_the_csv_counts() {
     for name in CAPTURES {
         let Some(capture) = tshark::capture(name) else { return };
-        let (directory, port) = (directory(&format!("nfcapd-{name}")), free_port());
+        let (directory, port) = (Scratch::new(), free_port());
         let (csv, collected) = (directory.join("flows.csv"), directory.join("collected"));
         fs::create_dir(&collected).unwrap();
         let to = format!("ipfix://127.0.0.1:{port}");
@@ -167,7 +159,7 @@ fn nfcapd_counts_what_the_csv_counts() {
 fn nfacctd_counts_what_the_csv_counts() {
     for name in ["afs.pcap", "vxlan.pcap"] {
         let Some(capture) = tshark::capture(name) else { return };
-        let (directory, port) = (directory(&format!("nfacctd-{name}")), free_port());
+        let (directory, port) = (Scratch::new(), free_port());
         let [csv, printed] = ["flows.csv", "printed.csv"].map(|name| directory.join(name));
         let mut nfacctd = nfacctd(&directory, port, &printed);
         let to = format!("ipfix://127.0.0.1:{port}?biflow=no");
@@ -178,7 +170,7 @@ fn nfacctd_counts_what_the_csv_counts() {
         // nfacctd does not print records that it has read shortly before its end.
         let prints = || fs::read_to_string(&log).unwrap().matches("Purging cache - END").count();
         let before = prints();
-        wait_until("nfacctd looks for something to print", || prints() >= before + 2);
+        until("nfacctd looks for something to print", || prints() >= before + 2);
         end(&mut nfacctd, Signal::SIGINT);
         let expected = directions(&csv);
         let start = Instant::now();

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
 use serde_json::Value;
+use steerage_fixtures::scratch::Scratch;
 
-use crate::export::directory;
 use crate::export_collectors::{NFACCTD_IS_READY, PATIENCE, collect, end, free_port, nfacctd, printed_so_far};
 use crate::program::{Started, report, run};
 
@@ -135,12 +135,11 @@ fn tcp_is_recommended_for_a_file() {
 const ATTEMPTS_MAX: usize = 3;
 
 /// `store` gets a directory, the collector's port, and arguments for the export. It returns how
-/// many flows the collector stored and how many were sent, or `None` if the collector is not
-/// installed.
-fn all_arrive(name: &str, options: &str, store: impl Fn(&Path, u16, &[&str]) -> Option<(u64, u64)>) {
+/// many flows the collector stored and how many were sent, or `None` if no collector is installed.
+fn all_arrive(options: &str, store: impl Fn(&Path, u16, &[&str]) -> Option<(u64, u64)>) {
     let mut found = Vec::new();
-    for attempt in 0..ATTEMPTS_MAX {
-        let (directory, port) = (directory(&format!("{name}-paced-{attempt}")), free_port());
+    for _ in 0..ATTEMPTS_MAX {
+        let (directory, port) = (Scratch::new(), free_port());
         let to = format!("ipfix://127.0.0.1:{port}{options}");
         let args = ["meter", "synthetic:packets=20000,flows=20000", "--virtual-cpus", "2", "--export", &to];
         let Some((stored, sent)) = store(&directory, port, &args) else { return };
@@ -159,7 +158,7 @@ fn sent(report: &Value) -> u64 {
 
 #[test]
 fn nfcapd_stores_all_flows_of_a_capture() {
-    all_arrive("nfcapd", "", |directory, port, args| {
+    all_arrive("", |directory, port, args| {
         let collected = directory.join("collected");
         std::fs::create_dir(&collected).unwrap();
         let mut nfcapd = Command::new("nfcapd");
@@ -173,7 +172,7 @@ fn nfcapd_stores_all_flows_of_a_capture() {
 
 #[test]
 fn nfacctd_stores_all_flows_of_a_capture() {
-    all_arrive("nfacctd", "?biflow=no", |directory, port, args| {
+    all_arrive("?biflow=no", |directory, port, args| {
         let printed = directory.join("printed.csv");
         let mut nfacctd = nfacctd(directory, port, &printed);
         let (mut nfacctd, report) = collect(&mut nfacctd, port, &directory.join("log"), NFACCTD_IS_READY, args)?;

@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
-use nix::unistd::Pid;
 use steerage_fixtures::namespaces::{Namespaces, address, ping, tcp_transfer};
 use steerage_fixtures::{HANG, skip};
 
 use crate::forward::{FAR6, ONE, OTHER, ROUTER, linked};
-use crate::program::{Ran, Started, command};
+use crate::program::{Ran, Started, children, command};
 
 /// Receives ICMPv6 errors "destination unreachable" (type 1) in this network namespace.
 fn errors() -> UdpSocket {
@@ -215,9 +214,7 @@ fn what_is_not_removed_is_named() {
     assert!(ran.code == Some(0) && ran.err.contains(named), "{ran:?}");
 
     let started = start(&net, &[]);
-    let children = format!("/proc/{0}/task/{0}/children", started.id());
-    let child: i32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
-    kill(Pid::from_raw(child), Signal::SIGKILL).unwrap();
+    kill(children(started.id())[0], Signal::SIGKILL).unwrap();
     started.signal(Signal::SIGINT);
     let ran = started.end();
     assert!(ran.code == Some(0) && ran.err.contains("ended early"), "{ran:?}");

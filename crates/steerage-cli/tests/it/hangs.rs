@@ -25,7 +25,7 @@ use steerage_fixtures::{is_root, until};
 
 use crate::command_line::{Argument, assert_complete};
 use crate::fuse;
-use crate::program::{Ends, command, command_in};
+use crate::program::{Ends, children, command, command_in};
 use crate::signals::ignores_hup;
 
 const TTL: Duration = Duration::from_secs(3600);
@@ -152,15 +152,6 @@ fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
         let _ = kill(child, Signal::SIGKILL);
     }
     until("the kernel forgets the request", || !mounted.is_waited_for());
-}
-
-fn children(process: u32) -> Vec<Pid> {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.join("children")).ok());
-    lists
-        .flat_map(|list| list.split(' ').filter_map(|id| id.trim().parse().ok()).collect::<Vec<i32>>())
-        .map(Pid::from_raw)
-        .collect()
 }
 
 /// Command lines that use a path in the stopped file system for an argument.

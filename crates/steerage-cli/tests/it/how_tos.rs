@@ -8,9 +8,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{is_installed, skip, tshark};
-
-use crate::export::directory;
 
 const PAGE: &str = include_str!("../../../../docs/meter.md");
 
@@ -69,7 +68,7 @@ fn waits(line: &str) -> &'static str {
 }
 
 fn run(heading: &str) -> Option<String> {
-    let directory = directory(&format!("how-to-{heading}"));
+    let directory = Scratch::new();
     symlink(examples(), directory.join("examples")).unwrap();
     symlink(env!("CARGO_BIN_EXE_steerage"), directory.join("steerage")).unwrap();
     let until = format!(

@@ -9,7 +9,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::program::{Started, assert_balanced, command, run, sum};
+use crate::program::{Started, assert_balanced, command, objects, run, sum};
 
 /// A packet source that does not end, and is slow enough to leave CPU time for other tests.
 const ENDLESS: &str = "synthetic:rate=20000,flows=50";
@@ -24,10 +24,6 @@ fn three(command: &str, more: &[&str]) -> Vec<String> {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     lines.extend(ran.out.lines().map(str::to_owned));
     lines
-}
-
-fn objects(lines: &str) -> Vec<Value> {
-    lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
 fn number(value: &Value, path: &str) -> u64 {

@@ -1,7 +1,7 @@
 //! Tests the report, the files and the errors of `steerage meter`.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
@@ -11,17 +11,10 @@ use steerage_fixtures::capture::pcap;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::tshark;
 
-use crate::program::{Started, command, report, run, sum};
+use crate::program::{Started, command, objects, report, run, sum};
 
 /// The Unix time of the first packet: 2023-11-14 22:13:20 UTC.
 const START: u32 = 1_700_000_000;
-
-fn directory(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("meter").join(name);
-    let _ = fs::remove_dir_all(&path);
-    fs::create_dir_all(&path).unwrap();
-    path
-}
 
 fn udp(from: (u8, u16), to: (u8, u16), bytes: usize) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, from.0], from.1), ([10, 0, 0, to.0], to.1)).frame_of(bytes)
@@ -64,10 +57,6 @@ fn read(directory: &Path, name: &str) -> String {
     fs::read_to_string(directory.join(name)).unwrap()
 }
 
-fn objects(lines: &str) -> Vec<Value> {
-    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 const HEADER: &str = "first,last,kind,protocol,source,source_port,destination,destination_port,ethertype,packets,bytes,\
     ip_bytes,packets_back,bytes_back,ip_bytes_back,tcp_flags,tcp_flags_back,vlan,vlan_inner,tunnel,tunnel_id,end,\
     handshake_us,retransmitted,retransmitted_back,out_of_order,out_of_order_back,zero_windows,zero_windows_back,\
@@ -82,7 +71,7 @@ const ROWS: [&str; 4] = [
 
 #[test]
 fn the_flows_with_the_most_bytes() {
-    let directory = directory("page");
+    let directory = Scratch::new();
     let ran = run(&["meter", &conversation(&directory), "--virtual-cpus", "2", "-t", "3"]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     let lines: Vec<&str> = ran.out.lines().collect();
@@ -108,7 +97,7 @@ fn the_flows_with_the_most_bytes() {
 
 #[test]
 fn the_report_has_them_too() {
-    let directory = directory("report");
+    let directory = Scratch::new();
     let capture = conversation(&directory);
     let whole = report(&["meter", &capture, "--virtual-cpus", "2"]);
     let top = whole["traffic"]["top"].as_array().unwrap();
@@ -144,7 +133,7 @@ fn the_report_has_them_too() {
 
 #[test]
 fn all_flows_in_a_file() {
-    let directory = directory("file");
+    let directory = Scratch::new();
     let capture = conversation(&directory);
     let [csv, jsonl] = ["flows.csv", "flows.jsonl"].map(|name| directory.join(name).to_str().unwrap().to_owned());
     report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &csv]);
@@ -174,7 +163,7 @@ fn all_flows_in_a_file() {
 
 #[test]
 fn a_file_without_flows_has_its_header() {
-    let directory = directory("empty");
+    let directory = Scratch::new();
     let capture = capture(&directory, &[]);
     report(&["meter", &capture, "--flows", directory.join("flows.csv").to_str().unwrap(), "--virtual-cpus", "1"]);
     assert_eq!(read(&directory, "flows.csv"), format!("{HEADER}\n"));
@@ -182,7 +171,7 @@ fn a_file_without_flows_has_its_header() {
 
 #[test]
 fn standard_output_is_for_the_flows_alone() {
-    let directory = directory("stdout");
+    let directory = Scratch::new();
     let capture = conversation(&directory);
     let meter = ["meter", &capture, "--virtual-cpus", "1", "--flows", "-"];
     let ran = run(&meter);
@@ -197,7 +186,7 @@ fn standard_output_is_for_the_flows_alone() {
 
 #[test]
 fn a_file_for_each_period_of_the_capture() {
-    let directory = directory("rotate");
+    let directory = Scratch::new();
     let capture = conversation(&directory);
     let pattern = directory.join("%Y-%m-%d/flows-%H%M.csv").to_str().unwrap().to_owned();
     report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &pattern, "--rotate", "5m"]);
@@ -228,7 +217,7 @@ fn a_file_for_each_period_of_the_capture() {
 
 #[test]
 fn periods_of_the_same_name_are_an_error() {
-    let directory = directory("same");
+    let directory = Scratch::new();
     let frames: Vec<_> = (0..3).map(|day| (86_400 * day, udp((day as u8, 1), (200, 2), 100))).collect();
     let capture = capture(&directory, &frames);
     let pattern = directory.join("%H%M.csv").to_str().unwrap().to_owned();
@@ -239,7 +228,7 @@ fn periods_of_the_same_name_are_an_error() {
 
 #[test]
 fn what_cannot_be_written_ends_the_run() {
-    let directory = directory("errors");
+    let directory = Scratch::new();
     let capture = conversation(&directory);
     fs::write(directory.join("file"), "").unwrap();
     for name in ["file/flows.csv", "file/%H%M.csv", "file/%H/%M.csv"] {
@@ -306,7 +295,7 @@ fn a_reader_may_take_its_time() {
 
 #[test]
 fn a_run_that_is_stopped_completes_its_file() {
-    let directory = directory("stopped");
+    let directory = Scratch::new();
     let flows = directory.join("flows.jsonl").to_str().unwrap().to_owned();
     let args = ["meter", "synthetic:flows=50,rate=100000", "--seconds", "0", "--virtual-cpus", "2", "--json"];
     let mut run = Started::new(&[&args[..], &["--flows", &flows]].concat());
@@ -359,7 +348,7 @@ fn a_wrong_command_line_is_2() {
 /// records contain the sampling rate.
 #[test]
 fn a_sample_of_flows_is_of_whole_flows() {
-    let directory = directory("sample");
+    let directory = Scratch::new();
     let [csv, ipfix] = ["flows.csv", "flows.ipfix"].map(|name| directory.join(name).to_str().unwrap().to_owned());
     let device = "synthetic:packets=200000,flows=5000";
     let all = report(&["meter", device, "--virtual-cpus", "3", "--flows", &csv]);

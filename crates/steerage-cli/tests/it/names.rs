@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{skip, tshark};
 
-use crate::export::directory;
 use crate::program::run;
 
 /// The names in a flow, by CSV column.
@@ -111,7 +111,7 @@ fn dissected(capture: &Path) -> Option<Flows> {
 
 #[test]
 fn names_are_those_of_tshark() {
-    let directory = directory("names");
+    let directory = Scratch::new();
     let captures = tshark::captures();
     if captures.is_empty() {
         return;
@@ -132,7 +132,7 @@ fn names_are_those_of_tshark() {
 
 #[test]
 fn names_of_generated_traffic_are_those_of_tshark() {
-    let directory = directory("names-generated");
+    let directory = Scratch::new();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/names_traffic.py");
     for seed in ["1", "2", "3"] {
         let [capture, csv] = ["pcap", "csv"].map(|end| directory.join(format!("{seed}.{end}")));
@@ -155,7 +155,7 @@ fn names_of_generated_traffic_are_those_of_tshark() {
 
 #[test]
 fn names_are_exported() {
-    let directory = directory("names-export");
+    let directory = Scratch::new();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/names_traffic.py");
     let [capture, csv, ipfix] = ["names.pcap", "names.csv", "names.ipfix"].map(|name| directory.join(name));
     let Ok(python) = Command::new("python3").arg(&script).arg("4").arg(&capture).status() else {

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -15,16 +15,10 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use serde_json::{Value, json};
 use steerage_fixtures::capture::whole_packets;
+use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, NOBODY, is_installed, is_root, skip};
 
 use crate::program::{Ends, Started, assert_balanced, command, report, run};
-
-fn directory(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs").join(name);
-    let _ = fs::remove_dir_all(&path);
-    fs::create_dir_all(&path).unwrap();
-    path
-}
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -79,7 +73,7 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
     if !is_root() {
         return;
     }
-    let directory = directory("full");
+    let directory = Scratch::new();
     let (small, saved) = (directory.join("small"), directory.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
     // Two outputs share a file system with too little space for either output.
@@ -118,7 +112,7 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
 
 #[test]
 fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
-    let directory = directory("stuck");
+    let directory = Scratch::new();
     let (pipe, file) = (directory.join("pipe"), directory.join("file.pcapng"));
     let mut stuck = reader(&pipe);
     let to = [&pipe, &file].map(|path| format!("pcap:{}", path.display()));
@@ -150,7 +144,7 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
 /// The source can wait, so the run loses no packets although the reader starts late.
 #[test]
 fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
-    let directory = directory("slow");
+    let directory = Scratch::new();
     let (pipe, file, copy) = (directory.join("pipe"), directory.join("file.pcapng"), directory.join("copy.pcapng"));
     mkfifo(&pipe, Mode::S_IRWXU).unwrap();
     let to = [&pipe, &file].map(|path| format!("pcap:{}", path.display()));
@@ -190,7 +184,7 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
 
 #[test]
 fn a_fifo_without_a_reader_is_waited_for_and_that_is_said() {
-    let directory = directory("reader");
+    let directory = Scratch::new();
     let pipe = directory.join("pipe");
     mkfifo(&pipe, Mode::S_IRWXU).unwrap();
     let to = format!("pcap:{}", pipe.display());
@@ -220,7 +214,7 @@ fn planted_links_lead_nowhere() {
     if !is_root() {
         return;
     }
-    let directory = directory("planted");
+    let directory = Scratch::new();
     let (common, target) = (directory.join("common"), directory.join("target"));
     fs::create_dir(&common).unwrap();
     fs::set_permissions(&common, fs::Permissions::from_mode(0o1777)).unwrap();

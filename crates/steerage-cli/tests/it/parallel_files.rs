@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use steerage_fixtures::{is_root, scratch::Scratch, until};
 
 use crate::parallel::{PACKETS, capture, jobs, summary};
-use crate::program::{Ends, Ran, command, run};
+use crate::program::{Ends, Ran, children, command, run};
 
 fn within(directory: &Path, options: &[&str], script: &str) -> Ran {
     let arguments = [&["parallel", capture(), "-j", "2", "--json"], options, &["--", "sh", "-c", script]].concat();
@@ -39,7 +39,7 @@ fn a_run_that_is_killed_leaves_nothing_behind() {
         if options.contains(&"{fifo}") {
             // Each job has an input pipe, in addition to the pipes for standard output and standard
             // error.
-            until("the jobs have started", || children(id) == 2);
+            until("the jobs have started", || children(id).len() == 2);
         } else {
             until("the files are open", || has_unnamed_file(id, &scratch));
         }
@@ -49,11 +49,6 @@ fn a_run_that_is_killed_leaves_nothing_behind() {
         drop(input);
         assert!(is_empty(&scratch), "{options:?}");
     }
-}
-
-fn children(process: u32) -> usize {
-    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    children.split_whitespace().count()
 }
 
 /// Each process that opens the job's input file reads the file from its beginning.

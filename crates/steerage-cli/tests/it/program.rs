@@ -1,3 +1,4 @@
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::{Deref, DerefMut};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -108,6 +109,21 @@ pub(crate) fn assert_balanced(report: &Value) {
         let after_handler = after_handler.map(|reason| report["dropped"][reason.name()].as_u64().unwrap_or(0));
         assert_eq!(of_all("processed"), count(report, "delivered") + after_handler.sum::<u64>(), "{report}");
     }
+}
+
+/// Returns the objects of text with one JSON object in each line.
+pub(crate) fn objects(lines: &str) -> Vec<Value> {
+    lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+/// Returns the child processes of a process.
+pub(crate) fn children(process: u32) -> Vec<Pid> {
+    let is_child = |id: &i32| {
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|id| id.trim() == process.to_string()))
+    };
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    processes.filter(is_child).map(Pid::from_raw).collect()
 }
 
 /// A child process that is killed when its test ends, even if the test fails.

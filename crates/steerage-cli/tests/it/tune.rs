@@ -18,7 +18,7 @@ use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, exposition, until};
 
 use crate::metrics::{ANY, get};
-use crate::program::{Ends, Ran, command, run};
+use crate::program::{Ends, Ran, children, command, run};
 
 /// Returns a `tune` command that runs in the near network namespace. `ip netns exec` mounts the
 /// /sys of the namespace.
@@ -145,8 +145,7 @@ fn a_signal_ends_the_listening() {
     let Some(net) = Net::new() else { return };
     let (state, before) = (Scratch::new(), files(&net));
     let mut child = Ends(tune(&net, &state, "near0 --apply").spawn().unwrap());
-    let listeners = format!("/proc/{0}/task/{0}/children", child.id());
-    until("explain runs", || fs::read_to_string(&listeners).is_ok_and(|list| !list.trim().is_empty()));
+    until("explain runs", || !children(child.id()).is_empty());
     stop(&mut child);
     until("the end", || child.try_wait().unwrap().is_some());
     assert_eq!(child.wait().unwrap().code(), Some(1));

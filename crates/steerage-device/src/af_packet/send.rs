@@ -66,7 +66,7 @@ impl FromStr for AfPacketOutput {
             return Err(SpecError::of("af_packet", "IFACE", spec, "is no interface: `ip link` lists those there are"));
         };
         let mut output = Self::new(named.interface);
-        for (option, value) in options::read("af_packet", named.options())? {
+        for (option, value) in options::read("af_packet", named.options)? {
             match option {
                 "qdisc" => {
                     output.qdisc_bypass =

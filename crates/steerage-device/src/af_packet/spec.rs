@@ -34,7 +34,7 @@ const OPTIONS: [&str; 9] =
 pub struct Named<'a> {
     /// The interface's name.
     pub interface: &'a str,
-    options: &'a str,
+    pub(crate) options: &'a str,
 }
 
 impl<'a> Named<'a> {
@@ -56,15 +56,6 @@ impl<'a> Named<'a> {
         let (name, options) = rest.split_once(',').unwrap_or((rest, ""));
         let is_any = name == ANY && (rest == name || spec.starts_with(PREFIX)) && !is_interface(ANY);
         is_any.then_some(options)
-    }
-
-    #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
-    pub(crate) fn one_of_any(interface: &'a str, options: &'a str) -> Self {
-        Self { interface, options }
-    }
-
-    pub(super) fn options(&self) -> &'a str {
-        self.options
     }
 
     /// Returns `options` with the changes that the text requests.

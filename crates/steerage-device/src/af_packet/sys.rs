@@ -3,9 +3,9 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::sys::{checked, socket};
+use crate::sys::{bind, get, set, socket};
 
 mod ring;
 mod send;
@@ -57,62 +57,49 @@ impl Socket {
         socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0).map(Self)
     }
 
-    fn set<T: Copy>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
-        let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
-        // SAFETY: the kernel reads `len` bytes, which are those of `value`.
-        checked(unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, at, len) })
-    }
-
-    fn get<T: Copy + Default>(&self, level: c_int, option: c_int) -> io::Result<T> {
-        let mut value = T::default();
-        let mut len = size_of::<T>() as libc::socklen_t;
-        let at = std::ptr::from_mut(&mut value).cast();
-        // SAFETY: the kernel writes at most `len` bytes, which are those of `value`. `T` is always
-        // a type of plain numbers, for which any bytes are valid.
-        checked(unsafe { libc::getsockopt(self.0.as_raw_fd(), level, option, at, &raw mut len) })?;
-        Ok(value)
-    }
-
     /// Makes the kernel put a `virtio_net_hdr` before each received frame, and expect one before
     /// each sent frame. The call must precede the creation of the ring.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
+        set(&self.0, libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }
 
     pub(super) fn card_time(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, PACKET_TIMESTAMP, &SOF_TIMESTAMPING_RAW_HARDWARE)
+        set(&self.0, libc::SOL_PACKET, PACKET_TIMESTAMP, &SOF_TIMESTAMPING_RAW_HARDWARE)
     }
 
     pub(super) fn make_ring(&self, shape: &Shape, reserve: u32) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V3)?;
-        self.set(libc::SOL_PACKET, PACKET_RESERVE, &reserve)?;
-        self.set(libc::SOL_PACKET, PACKET_RX_RING, &shape.request())
+        set(&self.0, libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V3)?;
+        set(&self.0, libc::SOL_PACKET, PACKET_RESERVE, &reserve)?;
+        set(&self.0, libc::SOL_PACKET, PACKET_RX_RING, &shape.request())
     }
 
     /// Replaces the socket's filter in one step.
     pub(super) fn attach(&self, program: &[libc::sock_filter]) -> io::Result<()> {
         let len = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let filter = program.as_ptr().cast_mut();
-        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &libc::sock_fprog { len, filter })
+        set(&self.0, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &libc::sock_fprog { len, filter })
     }
 
     pub(super) fn detach(&self) -> io::Result<()> {
-        self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0)
+        set(&self.0, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0)
     }
 
+    /// Listens to the interface.
     pub(super) fn bind(&self, interface: u32) -> io::Result<()> {
+        self.bind_to(interface, ETH_P_ALL)
+    }
+
+    fn bind_to(&self, interface: u32, protocol: u16) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
-            sll_protocol: ETH_P_ALL.to_be(),
+            sll_protocol: protocol.to_be(),
             sll_ifindex: interface as i32,
             sll_hatype: 0,
             sll_pkttype: 0,
             sll_halen: 0,
             sll_addr: [0; 8],
         };
-        let (at, len) = (std::ptr::from_ref(&address).cast(), size_of_val(&address) as libc::socklen_t);
-        // SAFETY: `len` bytes at `at` are the address.
-        checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
+        bind(&self.0, &address)
     }
 
     /// Sets whether the interface receives frames for other machines while this socket exists.
@@ -124,32 +111,32 @@ impl Socket {
             mr_alen: 0,
             mr_address: [0; 8],
         };
-        self.set(libc::SOL_PACKET, option, &request)
+        set(&self.0, libc::SOL_PACKET, option, &request)
     }
 
     /// Makes the kernel skip outgoing frames early. Requires Linux 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
+        set(&self.0, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }
 
     /// Joins a fanout group, whose sockets share frames by flow, or creates a group (`None`).
     pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
         let of = |group: u16, flags: u32| u32::from(group) | (PACKET_FANOUT_HASH | flags) << 16;
         match group {
-            None => self.set(libc::SOL_PACKET, PACKET_FANOUT, &of(0, PACKET_FANOUT_FLAG_UNIQUEID))?,
-            Some(group) => self.set(libc::SOL_PACKET, PACKET_FANOUT, &of(group, 0))?,
+            None => set(&self.0, libc::SOL_PACKET, PACKET_FANOUT, &of(0, PACKET_FANOUT_FLAG_UNIQUEID))?,
+            Some(group) => set(&self.0, libc::SOL_PACKET, PACKET_FANOUT, &of(group, 0))?,
         }
-        Ok(self.get::<u32>(libc::SOL_PACKET, PACKET_FANOUT)? as u16)
+        Ok(get::<u32>(&self.0, libc::SOL_PACKET, PACKET_FANOUT)? as u16)
     }
 
     pub(super) fn statistics(&self) -> io::Result<Statistics> {
-        self.get(libc::SOL_PACKET, PACKET_STATISTICS)
+        get(&self.0, libc::SOL_PACKET, PACKET_STATISTICS)
     }
 
     /// The kernel reports each error of a socket once. An error usually means that the interface
     /// went down.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let error: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
+        let error: c_int = get(&self.0, libc::SOL_SOCKET, libc::SO_ERROR)?;
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))
     }
 }

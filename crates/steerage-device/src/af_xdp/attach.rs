@@ -5,8 +5,6 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::thread;
-use std::time::Duration;
 
 use steerage::DeviceError;
 use steerage_netlink::{self as netlink, Rtnetlink, XdpPlace, XdpProgram, netdev};
@@ -17,20 +15,14 @@ use super::dispatcher::{self, Added, PRIORITY_DEFAULT};
 use super::interface;
 use super::metadata::Functions;
 use super::program::{Maps, Ports, program};
-use super::sys::{self, Link, Map, Program, ProgramInfo};
+use super::sys::{self, Link, Map, Program, ProgramInfo, program_of, with_log};
 use super::take::Take;
+use super::waits::Waits;
 use super::{AfXdpOptions, Mode, PERMISSION};
 use crate::device_hash::DeviceHash;
 
 #[cfg(test)]
 mod tests;
-
-/// The first and the last wait for the kernel to remove the XDP program of a process that has just
-/// ended.
-const WAIT_FIRST: Duration = Duration::from_millis(1);
-const WAIT_LAST: Duration = Duration::from_millis(512);
-
-const LOG_BYTES: usize = 1 << 16;
 
 const HASH_FUNCTION: &str = "bpf_xdp_metadata_rx_hash";
 const TIME_FUNCTION: &str = "bpf_xdp_metadata_rx_timestamp";
@@ -196,7 +188,7 @@ impl Attempt<'_> {
     fn share(&self) -> Result<Option<(Added, sys::Mode, Vec<String>)>, DeviceError> {
         let (name, wanted) = (&self.options.interface, modes(self.options.mode));
         let there = self.interface.programs.first();
-        let found = there.and_then(|there| Some((there.place, ProgramInfo::of(there.id).ok()?)));
+        let found = there.and_then(|there| Some((there.place, ProgramInfo::of_id(there.id).ok()?)));
         let places: Vec<XdpPlace> = match found {
             Some((place, program)) if dispatcher::is_one(&program.name) && !self.options.replace => vec![place],
             None if there.is_none() && self.options.priority.is_some() => {
@@ -229,20 +221,19 @@ impl Attempt<'_> {
         let instructions =
             self.instructions(mode, Functions::default()).map_err(|error| Refused::For(self.load_error(error)))?;
         let priority = self.options.priority.unwrap_or(PRIORITY_DEFAULT);
-        let mut wait = WAIT_FIRST;
+        let mut waits = Waits::new();
         loop {
             match dispatcher::add(self.interface.index, place_of(mode), priority, &instructions) {
                 Ok(added) => return Ok(added),
                 // The program may belong to a process that has just ended. The kernel will remove
                 // that program.
-                Err(dispatcher::Refused::ByAnother(_)) if wait <= WAIT_LAST && !self.is_held => {}
+                Err(dispatcher::Refused::ByAnother(_)) if !waits.are_over() && !self.is_held => waits.sleep(),
                 Err(dispatcher::Refused::ByAnother(id)) => {
-                    return Err(Refused::For(self.occupied_by(&ProgramInfo { id, name: sys::NAME.to_owned() })));
+                    let there = ProgramInfo { id, name: sys::NAME.to_owned(), map: None };
+                    return Err(Refused::For(self.occupied_by(&there)));
                 }
                 Err(dispatcher::Refused::Error(error)) => return Err(Refused::Mode(error)),
             }
-            thread::sleep(wait);
-            wait *= 2;
         }
     }
 
@@ -260,19 +251,13 @@ impl Attempt<'_> {
     fn load(&self, mode: sys::Mode, functions: Functions) -> io::Result<Program> {
         let instructions = self.instructions(mode, functions)?;
         let bound_to = functions.any().then_some(self.interface.index);
-        // Kernels before 5.18 cannot load a program with support for frames longer than a chunk.
-        let loaded = Program::load(&instructions, bound_to, true, &mut []);
-        let Err(error) = loaded else { return loaded };
-        if bound_to.is_none() && error.raw_os_error() == Some(libc::EINVAL) {
-            if let Ok(program) = Program::load(&instructions, bound_to, false, &mut []) {
-                return Ok(program);
+        with_log(|log| match Program::load(sys::NAME, &instructions, bound_to, true, log) {
+            // Kernels before 5.18 cannot load a program with support for frames longer than a chunk.
+            Err(error) if bound_to.is_none() && error.raw_os_error() == Some(libc::EINVAL) => {
+                Program::load(sys::NAME, &instructions, bound_to, false, &mut []).map_err(|_| error)
             }
-        }
-        let mut log = vec![0; LOG_BYTES];
-        let _ = Program::load(&instructions, bound_to, true, &mut log);
-        let said = String::from_utf8_lossy(&log);
-        tracing::debug!(verifier = said.trim_end_matches('\0'), "a program that would not load");
-        Err(error)
+            loaded => loaded,
+        })
     }
 
     fn load_error(&self, cause: io::Error) -> DeviceError {
@@ -288,7 +273,7 @@ impl Attempt<'_> {
     }
 
     fn attach(&self, program: &Program, mode: sys::Mode) -> Result<Link, Refused> {
-        let mut wait = WAIT_FIRST;
+        let mut waits = Waits::new();
         loop {
             let error = match program.attach(self.interface.index, mode) {
                 Ok(link) => return Ok(link),
@@ -298,10 +283,10 @@ impl Attempt<'_> {
                 return Err(Refused::Mode(error));
             }
             let there = interface::look(&self.options.interface).ok().and_then(|link| link.programs.first().copied());
-            let there = there.and_then(|there| Some((there, ProgramInfo::of(there.id).ok()?)));
+            let there = there.and_then(|there| Some((there, ProgramInfo::of_id(there.id).ok()?)));
             let ours = there.as_ref().is_none_or(|(_, program)| program.is_ours());
             match there {
-                _ if wait > WAIT_LAST || ours && self.is_held => {
+                _ if waits.are_over() || ours && self.is_held => {
                     return Err(Refused::For(self.occupied(there, error)));
                 }
                 // The kernel removes steerage's old program when the process of that program ends.
@@ -310,8 +295,7 @@ impl Attempt<'_> {
                 Some((there, _)) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
                 _ => return Err(Refused::For(self.occupied(there, error))),
             }
-            thread::sleep(wait);
-            wait *= 2;
+            waits.sleep();
         }
     }
 
@@ -319,7 +303,9 @@ impl Attempt<'_> {
         let interface = self.interface.index;
         let taken = match sys::link_of(there.id, interface) {
             Ok(Some(link)) => link.detach(),
-            Ok(None) => Rtnetlink::open().and_then(|mut kernel| kernel.set_xdp_program(interface, there.place, None)),
+            Ok(None) => program_of(there.id).and_then(|program| {
+                Rtnetlink::open()?.exchange_xdp_program(interface, there.place, Some(program.as_fd()), None)
+            }),
             Err(error) => Err(error),
         };
         taken.map_err(|error| self.options.error("take the XDP program away that is there", error).advise(PERMISSION))

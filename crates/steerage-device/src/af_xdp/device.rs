@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use steerage::flow::wire::ethernet;
 use steerage::{
     DeviceError,
@@ -50,6 +51,19 @@ pub(super) struct Device {
     /// of a queue share the queue's completion ring.
     pub(super) senders: Mutex<Weak<TxSockets>>,
     sockets: Mutex<Sockets>,
+}
+
+/// The state of an interface whose changes are logged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) up: bool,
+    pub(super) mtu: Option<usize>,
+}
+
+impl Known {
+    pub(super) fn of(link: &Link) -> Self {
+        Self { up: link.up, mtu: link.mtu }
+    }
 }
 
 /// The interfaces from which this process takes packets.
@@ -153,34 +167,11 @@ impl Device {
         Self::here().iter().any(|device| device.index == index || device.bond == Some(index))
     }
 
-    pub(super) fn follows_bonds() -> bool {
-        Self::here().iter().any(|device| device.bond.is_some())
-    }
-
-    pub(super) fn components() -> Vec<Component> {
-        Self::here().iter().filter_map(|device| device.program.attachment.component()).collect()
-    }
-
-    pub(super) fn busily_polled() -> Vec<u32> {
-        Self::here().iter().filter(|device| device.busy_poll.is_some()).map(|device| device.index).collect()
-    }
-
-    pub(super) fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
-        for device in Self::here().iter().filter(|device| device.busy_poll.is_some()) {
-            let _ = device.vain_polling.set(Arc::downgrade(to));
-        }
-    }
-
     pub(super) fn polls_in_vain(&self) {
         if let Some(to) = self.vain_polling.get().and_then(Weak::upgrade) {
             // Ignore an error: if no process reads the pipe, no process defers interrupts.
             let _ = nix::unistd::write(&*to, format!("{}\n", self.index).as_bytes());
         }
-    }
-
-    pub(super) fn stay_in_dispatchers(reports: OwnedFd) {
-        let removed = Arc::new(Removed::from(reports));
-        Self::here().iter().for_each(|device| device.program.attachment.stay(&removed));
     }
 
     fn here() -> Vec<Arc<Self>> {
@@ -217,6 +208,22 @@ impl Device {
 
     pub(super) fn longest(&self) -> usize {
         self.longest.load(Ordering::Relaxed)
+    }
+
+    /// `what` says what the interface is to the user.
+    pub(super) fn report(&self, what: &str, before: Known, now: Known) {
+        let (device, longest) = (&self.name, self.longest());
+        match (before.up, now.up) {
+            (false, true) => tracing::info!(%device, "{what} is up again"),
+            (true, false) => tracing::warn!(%device, "{what} is down; going on when it is up"),
+            _ => {}
+        }
+        let Some(mtu) = now.mtu.filter(|mtu| before.mtu.is_some_and(|before| before != *mtu)) else { return };
+        if mtu + ethernet::TAGGED_BYTES > longest {
+            tracing::warn!(%device, mtu, longest, "the MTU was raised: frames longer than there is room for are lost until a new start");
+        } else {
+            tracing::info!(%device, mtu, "the MTU was changed");
+        }
     }
 
     pub(super) fn ready(&self, number: u32, region: &Arc<Region>) -> Result<OpenSocket, DeviceError> {
@@ -328,4 +335,59 @@ impl Device {
     ) -> Result<How, DeviceError> {
         bind::bind(ways, bind).map_err(|error| bind::not_bound(&self.name, "receive from its queues", place, error))
     }
+}
+
+/// Returns the XDP programs of this process that run in dispatchers of libxdp, on interfaces in the
+/// network namespace of this thread.
+pub fn components() -> Vec<Component> {
+    Device::here().iter().filter_map(|device| device.program.attachment.component()).collect()
+}
+
+/// Returns true if this process takes packets from the ports of a bond, in the network namespace of
+/// this thread. `Builder::build` then starts a thread that binds sockets to the queues of new
+/// ports.
+pub fn follows_bonds() -> bool {
+    Device::here().iter().any(|device| device.bond.is_some())
+}
+
+/// Returns the indexes of the interfaces that this process polls busily (`busy_poll`), in the
+/// network namespace of this thread. Their interrupts should be deferred (`napi_defer_hard_irqs`
+/// and `gro_flush_timeout`), for example by the crate `steerage-tune`.
+pub fn busily_polled() -> Vec<u32> {
+    Device::here().iter().filter(|device| device.busy_poll.is_some()).map(|device| device.index).collect()
+}
+
+/// Lets this process write a line with the interface index to the pipe `to` for each interface of
+/// [`busily_polled`] whose driver cannot be polled busily. The interrupts of such an interface
+/// should not be deferred any more: only the kernel's timer would run its driver. The first packet
+/// shows whether the driver reports which of its NAPI instances delivered the packet, as busy
+/// polling requires.
+///
+/// No line is written after the last clone of `to` is dropped. The pipe should have room for one
+/// line per interface, because a write that waits for the reader would block a packet thread.
+pub fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
+    for device in Device::here().iter().filter(|device| device.busy_poll.is_some()) {
+        let _ = device.vain_polling.set(Arc::downgrade(to));
+    }
+}
+
+/// Lets the [`components`], this process's XDP programs, stay in their dispatchers when this
+/// process ends, for a process that drops its privileges. Another process then removes the programs
+/// with [`dispatcher::remove`](super::dispatcher::remove). Programs without their process leave all
+/// packets to the next program.
+///
+/// After this call, this process does not notice if other software removes one of its components.
+/// The other process waits for a removal
+/// ([`wait_for_removal`](super::dispatcher::wait_for_removal)), and writes a line with the
+/// [`Component`] to the pipe `reports`. Then the queues of the component's interface end with an
+/// error.
+///
+/// # Errors
+/// Returns an error if the pipe cannot be made non-blocking.
+pub fn stay_in_dispatchers(reports: OwnedFd) -> io::Result<()> {
+    let flags = OFlag::from_bits_truncate(fcntl(&reports, FcntlArg::F_GETFL)?);
+    fcntl(&reports, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    let removed = Arc::new(Removed::from(reports));
+    Device::here().iter().for_each(|device| device.program.attachment.stay(&removed));
+    Ok(())
 }

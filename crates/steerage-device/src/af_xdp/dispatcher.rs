@@ -20,8 +20,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::thread;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -30,10 +28,9 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use steerage_netlink::{Changes, Entry, Rtnetlink, XdpPlace, XdpProgram};
 
 use super::assembler::Instruction;
-use super::sys::NAME;
-use super::sys::extension::{
-    Description, Function, Typed, constant, pin, pinned, program_of, replace_function, value_of,
-};
+use super::sys::extension::{Function, Typed, constant, pin, pinned, replace_function, value_of};
+use super::sys::{NAME, ProgramInfo, program_of, with_log};
+use super::waits::Waits;
 use code::{COMPONENTS_MAX, CONFIGURATION_BYTES, DISPATCHER, FIRST_FUNCTION, Rule, configuration, function_of, rules};
 
 /// The default priority of an XDP program in a dispatcher, as in libxdp.
@@ -44,15 +41,8 @@ pub const PRIORITY_DEFAULT: u32 = 50;
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const FILE_SYSTEM_VARIABLE: &str = "LIBXDP_BPFFS";
 
-/// The maximum number of attempts while other processes change the dispatcher. Each wait is twice
-/// as long as the wait before. libxdp repeats its attempts for the same total time.
-const TRIES_MAX: u32 = 10;
-const WAIT_FIRST: Duration = Duration::from_millis(1);
-
 /// The wait in milliseconds before another attempt to read a dispatcher that is locked.
 const READ_AGAIN_MS: u16 = 100;
-
-const LOG_BYTES: usize = 1 << 16;
 
 /// Identifies steerage's XDP program in the dispatcher of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -195,7 +185,7 @@ pub(super) fn has(component: Component) -> io::Result<bool> {
     let directory = Directory::open(FlockArg::LockExclusiveNonblock)?;
     let link = Rtnetlink::open()?.link_at(interface)?;
     let Some(there) = link.programs.first() else { return Ok(false) };
-    if !is_one(&Description::of(program_of(there.id)?.as_fd())?.name) {
+    if !is_one(&ProgramInfo::of_id(there.id)?.name) {
         return Ok(false);
     }
     let dispatcher = Dispatcher::attached(&directory, interface)?;
@@ -268,13 +258,13 @@ impl Dispatcher {
         let link = Rtnetlink::open()?.link_at(interface)?;
         let Some(&XdpProgram { id, place }) = link.programs.first() else { return Ok(None) };
         let program = program_of(id)?;
-        let description = Description::of(program.as_fd())?;
-        let foreign = || io::Error::other(format!("program {id}, `{}`, is no dispatcher", description.name));
-        if !is_one(&description.name) {
+        let info = ProgramInfo::of(program.as_fd())?;
+        let foreign = || io::Error::other(format!("program {id}, `{}`, is no dispatcher", info.name));
+        if !is_one(&info.name) {
             return Err(foreign());
         }
         let mut bytes = [0; CONFIGURATION_BYTES];
-        value_of(description.map.ok_or_else(foreign)?, &mut bytes).map_err(|_| foreign())?;
+        value_of(info.map.ok_or_else(foreign)?, &mut bytes).map_err(|_| foreign())?;
         let rules = rules(&bytes).map_err(|version| {
             io::Error::other(format!("its dispatcher has version {version} of the layout, and steerage knows 2"))
         })?;
@@ -283,7 +273,7 @@ impl Dispatcher {
             let path = pins.join(format!("prog{nth}-prog"));
             let program =
                 pinned(&path).map_err(|error| io::Error::new(error.kind(), format!("{error}: {}", path.display())))?;
-            let Description { id, name, .. } = Description::of(program.as_fd())?;
+            let ProgramInfo { id, name, .. } = ProgramInfo::of(program.as_fd())?;
             Ok(Loaded { program: Some(program), id, name, rule })
         };
         let components = rules.into_iter().enumerate().map(component).collect::<io::Result<_>>()?;
@@ -319,13 +309,13 @@ impl Built {
             let (target, function) = (program.as_fd(), function_of(nth));
             if let (None, Some(ours)) = (&component.program, &ours) {
                 let loaded = with_log(|log| ours.load_for(target, function, log))?;
-                component.id = Description::of(loaded.as_fd())?.id;
+                component.id = ProgramInfo::of(loaded.as_fd())?.id;
                 component.program = Some(loaded);
             }
             let component = component.program.as_ref().ok_or_else(too_long)?;
             links.push(replace_function(component.as_fd(), target, function)?);
         }
-        let id = Description::of(program.as_fd())?.id;
+        let id = ProgramInfo::of(program.as_fd())?.id;
         Ok(Self { program, id, components, links })
     }
 
@@ -420,15 +410,13 @@ impl Directory {
 
     /// Calls `change`, and calls it again if another process changed the dispatcher meanwhile.
     fn repeat<T>(&self, mut change: impl FnMut(&Self) -> Result<T, Refused>) -> Result<T, Refused> {
-        let mut wait = WAIT_FIRST;
-        for _ in 1..TRIES_MAX {
+        let mut waits = Waits::new();
+        loop {
             match change(self) {
-                Err(Refused::Error(error)) if is_race(&error) => thread::sleep(wait),
+                Err(Refused::Error(error)) if is_race(&error) && !waits.are_over() => waits.sleep(),
                 changed => return changed,
             }
-            wait *= 2;
         }
-        change(self)
     }
 }
 
@@ -443,16 +431,6 @@ fn create_directory(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         created => created,
     }
-}
-
-/// Loads a program. If the kernel rejects the program, loads it again to log the verifier's reason.
-fn with_log(load: impl Fn(&mut [u8]) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
-    load(&mut []).inspect_err(|_| {
-        let mut log = vec![0; LOG_BYTES];
-        let _ = load(&mut log);
-        let reason = String::from_utf8_lossy(&log);
-        tracing::debug!(verifier = reason.trim_end_matches('\0'), "a program of the dispatcher would not load");
-    })
 }
 
 #[cfg(test)]

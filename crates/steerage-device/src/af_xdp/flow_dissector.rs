@@ -13,7 +13,7 @@ use std::io;
 use steerage::flow::wire::{ethernet, ethertype, ipv4, ipv6, port, protocol, udp};
 
 use super::assembler::{Assembler, Instruction, Label, R0, R1, R2, R3, R6, R7, R8, R9, Register, Size, When};
-use super::sys::{Dissector, ProgramInfo};
+use super::sys::Dissector;
 
 pub use super::sys::attached_dissector as attached;
 
@@ -68,7 +68,7 @@ impl FlowDissector {
     /// Returns an error if the process lacks CAP_NET_ADMIN, CAP_BPF or CAP_PERFMON.
     pub fn load() -> io::Result<Self> {
         let program = Dissector::load(NAME, &program().ok_or(io::ErrorKind::InvalidInput)?)?;
-        Ok(Self { id: program.id()?, program })
+        Ok(Self { id: program.info()?.id, program })
     }
 
     /// Returns steerage's flow dissector that is attached to the network namespace of this thread,
@@ -79,10 +79,8 @@ impl FlowDissector {
     /// process.
     pub fn find() -> io::Result<Option<Self>> {
         let Some(id) = attached()? else { return Ok(None) };
-        if ProgramInfo::of(id)?.name != NAME {
-            return Ok(None);
-        }
-        Ok(Some(Self { program: Dissector::of(id)?, id }))
+        let program = Dissector::of(id)?;
+        Ok((program.info()?.name == NAME).then_some(Self { program, id }))
     }
 
     /// The number by which the kernel identifies the BPF program.

@@ -74,7 +74,7 @@ impl FromStr for AfXdpOutput {
             return Err(SpecError::of(spec::DEVICE, "IFACE", spec, what));
         };
         let mut output = Self::new(named.interface);
-        for (option, value) in options::read(spec::DEVICE, named.options())? {
+        for (option, value) in options::read(spec::DEVICE, named.options)? {
             output.ring = match option {
                 "ring" => spec::ring(value)?,
                 _ => return Err(options::unknown(spec::DEVICE, option, value, &["ring"])),

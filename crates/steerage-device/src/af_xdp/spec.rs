@@ -27,7 +27,7 @@ const OPTIONS: [&str; 7] = ["queues", "mode", "ring", "busy_poll", "coalesce", "
 pub struct Named<'a> {
     /// The interface's name.
     pub interface: &'a str,
-    options: &'a str,
+    pub(super) options: &'a str,
 }
 
 impl<'a> Named<'a> {
@@ -37,10 +37,6 @@ impl<'a> Named<'a> {
         let rest = spec.strip_prefix(PREFIX)?;
         let (interface, options) = rest.split_once(',').unwrap_or((rest, ""));
         Some(Self { interface, options })
-    }
-
-    pub(super) fn options(&self) -> &'a str {
-        self.options
     }
 
     /// Returns `options` with the changes that the text specifies.

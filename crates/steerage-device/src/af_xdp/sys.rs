@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use steerage::device::{Page, Posted, Region};
 
-use crate::sys::{checked, socket};
+use crate::sys::{bind, checked, get, set, socket};
 
 mod bpf;
 pub(super) mod extension;
@@ -19,7 +19,7 @@ mod send;
 pub use bpf::attached_dissector;
 #[cfg(test)]
 pub(super) use bpf::tag_what_is_sent;
-pub(super) use bpf::{ByCpu, Dissector, Link, Map, Mode, NAME, Program, ProgramInfo, link_of};
+pub(super) use bpf::{ByCpu, Dissector, Link, Map, Mode, NAME, Program, ProgramInfo, link_of, program_of, with_log};
 use ring::{Descriptor, Ring};
 pub(super) use send::{Completions, Rings, Sender, Unsent};
 
@@ -138,9 +138,9 @@ impl Socket {
     /// Requires CAP_NET_ADMIN, so the call precedes the drop of privileges.
     pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
         let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
-        self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
-        self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros)?;
-        self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
+        set(&self.0, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
+        set(&self.0, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros)?;
+        set(&self.0, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
     }
 
     pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<OpenSocket> {
@@ -161,17 +161,17 @@ impl Socket {
             tx_metadata_bytes: 0,
         };
         // After this registration, the kernel keeps the memory alive, and writes to posted pages.
-        self.set(SOL_XDP, XDP_UMEM_REG, &registration)
+        set(&self.0, SOL_XDP, XDP_UMEM_REG, &registration)
     }
 
     fn prepare(&self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<(Ring<Descriptor>, Ring<u64>)> {
         if rings.register {
             self.register(region, shape)?;
         }
-        self.set(SOL_XDP, XDP_UMEM_FILL_RING, &shape.ring)?;
-        self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
-        self.set(SOL_XDP, XDP_RX_RING, &shape.ring)?;
-        let offsets: MmapOffsets = self.get(SOL_XDP, XDP_MMAP_OFFSETS)?;
+        set(&self.0, SOL_XDP, XDP_UMEM_FILL_RING, &shape.ring)?;
+        set(&self.0, SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
+        set(&self.0, SOL_XDP, XDP_RX_RING, &shape.ring)?;
+        let offsets: MmapOffsets = get(&self.0, SOL_XDP, XDP_MMAP_OFFSETS)?;
         let rx = Ring::map(self.0.as_fd(), XDP_PGOFF_RX_RING, offsets.rx, shape.ring)?;
         let fill = Ring::map(self.0.as_fd(), XDP_UMEM_PGOFF_FILL_RING, offsets.fill, shape.ring)?;
         Ok((rx, fill))
@@ -188,29 +188,11 @@ impl Socket {
             queue: place.queue,
             shared: shared.map_or(0, |first| first.as_raw_fd() as u32),
         };
-        let (at, len) = (std::ptr::from_ref(&address).cast(), size_of::<SocketAddress>() as libc::socklen_t);
-        // SAFETY: `len` bytes at `at` are the address.
-        checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
+        bind(&self.0, &address)
     }
 
     fn is_zero_copy(&self) -> bool {
-        self.get::<u32>(SOL_XDP, XDP_OPTIONS).is_ok_and(|options| options & XDP_OPTIONS_ZEROCOPY != 0)
-    }
-
-    fn set<T: Copy>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
-        let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
-        // SAFETY: the kernel reads `len` bytes, which are those of `value`.
-        checked(unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, at, len) })
-    }
-
-    fn get<T: Copy + Default>(&self, level: c_int, option: c_int) -> io::Result<T> {
-        let mut value = T::default();
-        let mut len = size_of::<T>() as libc::socklen_t;
-        let at = std::ptr::from_mut(&mut value).cast();
-        // SAFETY: the kernel writes at most `len` bytes, which are those of `value`. `T` is always
-        // a type of plain numbers, for which any bytes are valid.
-        checked(unsafe { libc::getsockopt(self.0.as_raw_fd(), level, option, at, &raw mut len) })?;
-        Ok(value)
+        get::<u32>(&self.0, SOL_XDP, XDP_OPTIONS).is_ok_and(|options| options & XDP_OPTIONS_ZEROCOPY != 0)
     }
 }
 
@@ -308,13 +290,13 @@ impl OpenSocket {
     }
 
     pub(super) fn statistics(&self) -> io::Result<Statistics> {
-        self.socket.get(SOL_XDP, XDP_STATISTICS)
+        get(&self.socket.0, SOL_XDP, XDP_STATISTICS)
     }
 
     /// Returns true if a frame has arrived, but the driver has not reported its NAPI instance, as
     /// busy polling requires. A veth does not report its NAPI instance since Linux 6.13.
     pub(super) fn has_no_napi(&self) -> bool {
-        self.socket.get::<u32>(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).is_ok_and(|id| id == 0)
+        get::<u32>(&self.socket.0, libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).is_ok_and(|id| id == 0)
     }
 
     pub(super) fn is_zero_copy(&self) -> bool {

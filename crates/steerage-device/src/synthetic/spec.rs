@@ -6,12 +6,14 @@ use steerage::limits::SEGMENTS_MAX;
 use super::{
     BUFFER_MIN, FLOWS_MAX, Kind, MIX_MAX, QUEUES_MAX, RATE_MAX, SIZE_MAX, SIZE_MIN, SyntheticOptions, ZIPF_MAX,
 };
-use crate::options::{SpecError, shown};
+use crate::options::{SpecError, read, shown, unknown};
 
 const OPTIONS: [&str; 9] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues", "buffer"];
 
+const DEVICE: &str = "synthetic";
+
 fn wrong_option(option: &str, value: impl Display, wrong: impl Into<String>) -> SpecError {
-    SpecError::of("synthetic", option, value, wrong)
+    SpecError::of(DEVICE, option, value, wrong)
 }
 
 impl SyntheticOptions {
@@ -21,7 +23,7 @@ impl SyntheticOptions {
     /// [`SpecError`] for an option that does not exist, is named twice, or is out of range.
     pub fn parse(spec: &str) -> Result<Self, SpecError> {
         let mut options = Self { name: spec.to_owned(), ..Self::default() };
-        let list = match spec.strip_prefix("synthetic") {
+        let list = match spec.strip_prefix(DEVICE) {
             Some("") => return Ok(options),
             Some(rest) => rest.strip_prefix(':'),
             None => None,
@@ -29,14 +31,8 @@ impl SyntheticOptions {
         let Some(list) = list else {
             return Err(wrong_option(spec, "", "is not this device: write `synthetic` or `synthetic:flows=1000`"));
         };
-        let mut seen = Vec::with_capacity(OPTIONS.len());
-        for item in list.split(',').filter(|item| !item.is_empty()) {
-            let (option, value) = item.split_once('=').unwrap_or((item, ""));
-            if seen.contains(&option) {
-                return Err(wrong_option(option, value, "is named twice: name it once"));
-            }
+        for (option, value) in read(DEVICE, list)? {
             options.set(option, value)?;
-            seen.push(option);
         }
         options.check()?;
         Ok(options)
@@ -53,10 +49,7 @@ impl SyntheticOptions {
             "queues" => self.queues = number(option, value)?,
             "buffer" => self.buffer = Some(number(option, value)?),
             "mix" => self.mix = value.split('+').map(|kind| kind_named(kind, value)).collect::<Result<_, _>>()?,
-            _ => {
-                let wrong = format!("does not exist: there are {}", OPTIONS.join(", "));
-                return Err(wrong_option(option, value, wrong));
-            }
+            _ => return Err(unknown(DEVICE, option, value, &OPTIONS)),
         }
         Ok(())
     }
@@ -109,10 +102,7 @@ fn range_wrong(option: &str) -> String {
 }
 
 fn number<T: FromStr>(option: &str, value: &str) -> Result<T, SpecError> {
-    match value.is_empty() {
-        true => Err(wrong_option(option, "", format!("has no value: write {option}= and a number"))),
-        false => value.parse().map_err(|_| wrong_option(option, value, range_wrong(option))),
-    }
+    value.parse().map_err(|_| wrong_option(option, value, range_wrong(option)))
 }
 
 fn within(option: &str, value: u64) -> Result<(), SpecError> {
@@ -162,7 +152,7 @@ mod tests {
     fn says_what_is_wrong_and_what_is_right() {
         assert_eq!(wrong("synthetic:flows=0"), "synthetic: option `flows=0` is not a number from 1 to 16777216");
         assert_eq!(wrong("synthetic:flows=x"), "synthetic: option `flows=x` is not a number from 1 to 16777216");
-        assert_eq!(wrong("synthetic:rate"), "synthetic: option `rate` has no value: write rate= and a number");
+        assert_eq!(wrong("synthetic:rate"), "synthetic: option `rate` is not a number from 1 to 1000000000");
         assert_eq!(wrong("synthetic:seed=1,seed=2"), "synthetic: option `seed=2` is named twice: name it once");
         assert_eq!(
             wrong("synthetic:flow=1"),

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::sys::checked;
+use crate::sys::{checked, get};
 
 pub(super) const RECEIVED_MAX: usize = 16;
 
@@ -187,18 +187,6 @@ pub(super) fn send(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
-pub(super) fn set(fd: &OwnedFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
-    // SAFETY: the kernel reads an int.
-    checked(unsafe {
-        libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), size_of::<c_int>() as _)
-    })
-}
-
-pub(super) fn bind(fd: &OwnedFd, name: &Name, name_bytes: usize) -> io::Result<()> {
-    // SAFETY: the kernel reads no more than `NAME_BYTES`.
-    checked(unsafe { libc::bind(fd.as_raw_fd(), name.0.as_ptr().cast(), name_bytes.min(NAME_BYTES) as _) })
-}
-
 pub(super) fn bound(fd: &OwnedFd) -> io::Result<Name> {
     let (mut name, mut len) = (Name([0; NAME_BYTES]), NAME_BYTES as libc::socklen_t);
     // SAFETY: the kernel writes no more than `len` bytes.
@@ -211,10 +199,5 @@ pub(super) fn bound(fd: &OwnedFd) -> io::Result<Name> {
 pub(super) fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     const SO_MEMINFO: c_int = 55;
     const DROPS: usize = 8;
-    let (mut values, mut len) = ([0_u32; DROPS + 1], size_of::<[u32; DROPS + 1]>() as libc::socklen_t);
-    // SAFETY: the kernel writes no more than `len` bytes.
-    checked(unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, SO_MEMINFO, values.as_mut_ptr().cast(), &raw mut len)
-    })?;
-    Ok(values[DROPS])
+    Ok(get::<[u32; DROPS + 1]>(fd, libc::SOL_SOCKET, SO_MEMINFO)?[DROPS])
 }

@@ -201,138 +201,69 @@ pub struct Header {
     pub offset: u32,
 }
 
-/// The kinds of headers that the dissection reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "each is the name of a header")]
-pub enum HeaderKind {
-    Ethernet,
-    Vlan,
-    Snap,
-    CiscoMetadata,
-    LinuxCooked,
-    BsdLoopback,
-    Hdlc,
-    Ppp,
-    Pppoe,
-    Mpls,
-    Ipv4,
-    Ipv6,
-    Ipv6Extension,
-    Authentication,
-    Tcp,
-    Udp,
-    Sctp,
-    Icmp,
-    Icmp6,
-    Gre,
-    EtherIp,
-    Vxlan,
-    Geneve,
-    GtpU,
-    Backbone,
-    Macsec,
-    Erspan,
-    Wccp,
-    Teredo,
-    Capwap,
-    Tzsp,
-    VxlanGpe,
-    Nsh,
-    L2tp,
-    Lisp,
-    Gue,
-    Eoip,
-    ControlWord,
+macro_rules! header_kinds {
+    ($($kind:ident $name:literal)*) => {
+        /// The kinds of headers that the dissection reads.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum HeaderKind {
+            $(#[doc = $name] $kind,)*
+        }
+
+        impl HeaderKind {
+            /// All kinds of headers, sorted by their numbers.
+            pub const ALL: [Self; 38] = [$(Self::$kind),*];
+        }
+
+        impl fmt::Display for HeaderKind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self {
+                    $(Self::$kind => $name,)*
+                })
+            }
+        }
+    };
 }
 
-impl HeaderKind {
-    /// All kinds of headers, sorted by their numbers.
-    pub const ALL: [Self; 38] = [
-        Self::Ethernet,
-        Self::Vlan,
-        Self::Snap,
-        Self::CiscoMetadata,
-        Self::LinuxCooked,
-        Self::BsdLoopback,
-        Self::Hdlc,
-        Self::Ppp,
-        Self::Pppoe,
-        Self::Mpls,
-        Self::Ipv4,
-        Self::Ipv6,
-        Self::Ipv6Extension,
-        Self::Authentication,
-        Self::Tcp,
-        Self::Udp,
-        Self::Sctp,
-        Self::Icmp,
-        Self::Icmp6,
-        Self::Gre,
-        Self::EtherIp,
-        Self::Vxlan,
-        Self::Geneve,
-        Self::GtpU,
-        Self::Backbone,
-        Self::Macsec,
-        Self::Erspan,
-        Self::Wccp,
-        Self::Teredo,
-        Self::Capwap,
-        Self::Tzsp,
-        Self::VxlanGpe,
-        Self::Nsh,
-        Self::L2tp,
-        Self::Lisp,
-        Self::Gue,
-        Self::Eoip,
-        Self::ControlWord,
-    ];
-}
-
-impl fmt::Display for HeaderKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Ethernet => "Ethernet",
-            Self::Vlan => "VLAN",
-            Self::Snap => "LLC/SNAP",
-            Self::CiscoMetadata => "Cisco MetaData",
-            Self::LinuxCooked => "Linux cooked",
-            Self::BsdLoopback => "BSD loopback",
-            Self::Hdlc => "HDLC",
-            Self::Ppp => "PPP",
-            Self::Pppoe => "PPPoE",
-            Self::Mpls => "MPLS",
-            Self::Ipv4 => "IPv4",
-            Self::Ipv6 => "IPv6",
-            Self::Ipv6Extension => "IPv6 extension",
-            Self::Authentication => "AH",
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-            Self::Sctp => "SCTP",
-            Self::Icmp => "ICMP",
-            Self::Icmp6 => "ICMPv6",
-            Self::Gre => "GRE",
-            Self::EtherIp => "EtherIP",
-            Self::Vxlan => "VXLAN",
-            Self::Geneve => "Geneve",
-            Self::GtpU => "GTP-U",
-            Self::Backbone => "PBB",
-            Self::Macsec => "MACsec",
-            Self::Erspan => "ERSPAN",
-            Self::Wccp => "WCCP",
-            Self::Teredo => "Teredo",
-            Self::Capwap => "CAPWAP",
-            Self::Tzsp => "TZSP",
-            Self::VxlanGpe => "VXLAN-GPE",
-            Self::Nsh => "NSH",
-            Self::L2tp => "L2TP",
-            Self::Lisp => "LISP",
-            Self::Gue => "GUE",
-            Self::Eoip => "EoIP",
-            Self::ControlWord => "control word",
-        })
-    }
+header_kinds! {
+    Ethernet "Ethernet"
+    Vlan "VLAN"
+    Snap "LLC/SNAP"
+    CiscoMetadata "Cisco MetaData"
+    LinuxCooked "Linux cooked"
+    BsdLoopback "BSD loopback"
+    Hdlc "HDLC"
+    Ppp "PPP"
+    Pppoe "PPPoE"
+    Mpls "MPLS"
+    Ipv4 "IPv4"
+    Ipv6 "IPv6"
+    Ipv6Extension "IPv6 extension"
+    Authentication "AH"
+    Tcp "TCP"
+    Udp "UDP"
+    Sctp "SCTP"
+    Icmp "ICMP"
+    Icmp6 "ICMPv6"
+    Gre "GRE"
+    EtherIp "EtherIP"
+    Vxlan "VXLAN"
+    Geneve "Geneve"
+    GtpU "GTP-U"
+    Backbone "PBB"
+    Macsec "MACsec"
+    Erspan "ERSPAN"
+    Wccp "WCCP"
+    Teredo "Teredo"
+    Capwap "CAPWAP"
+    Tzsp "TZSP"
+    VxlanGpe "VXLAN-GPE"
+    Nsh "NSH"
+    L2tp "L2TP"
+    Lisp "LISP"
+    Gue "GUE"
+    Eoip "EoIP"
+    ControlWord "control word"
 }
 
 /// Why the dissection of a frame ended.

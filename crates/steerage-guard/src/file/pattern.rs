@@ -1,5 +1,3 @@
-//! Parses file names with placeholders for a time, such as `%H`.
-
 use std::fmt;
 use std::time::SystemTime;
 
@@ -39,8 +37,7 @@ impl FilePattern {
     /// Parses a file name with placeholders.
     ///
     /// # Errors
-    /// Returns an error if a `%` is followed by a character that is not a placeholder of
-    /// [`FilePattern`].
+    /// Returns an error for an unknown placeholder.
     pub fn parse(text: &str) -> Result<Self, ParsePatternError> {
         Self::fill(text, SystemTime::UNIX_EPOCH).map(|_| Self(text.to_owned()))
     }
@@ -65,8 +62,7 @@ impl FilePattern {
         Self::is_filled(&self.0, name).is_some()
     }
 
-    /// Returns `None` if the file name `name` does not match the pattern. For each digit of a time
-    /// that the pattern describes, the name may have any digit.
+    /// For each digit of a time that the pattern describes, the name may have any digit.
     fn is_filled(pattern: &str, name: &str) -> Option<()> {
         let Some((literal, rest)) = pattern.split_once('%') else { return (pattern == name).then_some(()) };
         let name = name.strip_prefix(literal)?;
@@ -78,8 +74,7 @@ impl FilePattern {
             'T' => "00:00:00",
             '%' => return Self::is_filled(rest, name.strip_prefix('%')?),
             's' => {
-                // `%s` matches any number of digits, and a digit may follow `%s` in the pattern.
-                // Because a digit may follow `%s`, each possible number of digits is tried.
+                // A digit may follow `%s`, so each possible number of digits is tried.
                 let digits = name.bytes().take_while(u8::is_ascii_digit).count();
                 return (1..=digits).find_map(|length| Self::is_filled(rest, &name[length..]));
             }
@@ -92,7 +87,7 @@ impl FilePattern {
     }
 
     fn fill(text: &str, time: SystemTime) -> Result<String, ParsePatternError> {
-        // An example of the text in the variable `date`: 2026-11-21T04:15:35.284060000Z
+        // Such as 2026-11-21T04:15:35.284060000Z
         let date = humantime::format_rfc3339_nanos(time).to_string();
         let (mut name, mut rest) = (String::new(), text);
         while let Some(at) = rest.find('%') {
@@ -129,7 +124,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_time() {
-        // The expected values of this test were printed by `date -u -d @1700000000.5 +...`.
+        // The expected values were printed by `date -u -d @1700000000.5 +...`.
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_500);
         let name = |text: &str| FilePattern::parse(text).unwrap().at(time);
         assert_eq!(name("flows-%Y%m%d-%H%M%S.csv"), "flows-20231114-221320.csv");

@@ -1,6 +1,3 @@
-//! A series of files: files that are written one after another. The name of each file contains a
-//! time.
-
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,14 +13,11 @@ use rustix::process::geteuid;
 use super::{DIRECTORY_MODE, FilePattern, Readers, parent_of, probe};
 use crate::path::{Directory, PathError};
 
-/// The maximum number of files with the same time in their names. Each file of a series has 1 MiB
-/// or more. Therefore this maximum is reached only if more than 98 GiB are written within one
-/// second.
+/// The files with one time in their names: at 1 MiB or more each, over 97 GiB in a second.
 const SAME_NAME_MAX: u32 = 100_000;
 
-/// Returns the start of the period that contains the time `nanos`. The first period begins in 1970,
-/// and each period has the length `period`. Both `nanos` and `period` are in nanoseconds, and
-/// `period` must be at least 1.
+/// Returns the start of the period that contains the time `nanos`. Each period has `period`
+/// nanoseconds, at least 1, and the first period begins in 1970.
 pub fn start_of_period(nanos: u64, period: u64) -> u64 {
     nanos - nanos % period
 }
@@ -45,15 +39,13 @@ pub fn start_of_period(nanos: u64, period: u64) -> u64 {
 pub struct FileSeries {
     name: FilePattern,
     keep: Option<NonZero<usize>>,
-    /// The existing files of the series, from the oldest to the newest. The list of existing files
-    /// is empty if the series never removes files.
+    /// The existing files, oldest first. Empty if the series never removes files.
     files: VecDeque<Written>,
     /// The name of the last created file without its number, and this number.
     last: (PathBuf, u32),
 }
 
-/// A file of the series on the disk. The device number and inode number of the file, to detect that
-/// its path now belongs to another file.
+/// `id` has the file's device and inode number, to detect that its path names another file.
 #[derive(Debug)]
 struct Written {
     path: PathBuf,
@@ -61,11 +53,10 @@ struct Written {
 }
 
 impl FileSeries {
-    /// Prepares the series, and checks that files can be created. If `keep` is a number, the series
-    /// has at most this number of files: it removes the oldest file before it creates the next
-    /// file. Existing files of this user, such as the files of an earlier run, also belong to the
-    /// series if their names match the pattern. However, no existing file belongs to the series if
-    /// a directory name in the pattern contains a time.
+    /// Prepares the series, and checks that files can be created. With `keep`, the series has at
+    /// most this number of files: it removes the oldest file before it creates the next one.
+    /// Existing files of this user whose names match the pattern belong to the series, unless a
+    /// directory name in the pattern contains a time.
     ///
     /// # Errors
     /// Returns an error if files cannot be created.
@@ -78,8 +69,7 @@ impl FileSeries {
         Ok(Self { name, keep, files, last: (PathBuf::new(), 0) })
     }
 
-    /// Creates the next file of the series. The file's name contains the time `time`. Also creates
-    /// each missing directory of the path whose name contains a time.
+    /// Creates the next file, with `time` in its name, and each missing directory of its path.
     ///
     /// # Errors
     /// Returns an error if the file or its directory cannot be created.
@@ -120,7 +110,6 @@ impl FileSeries {
 }
 
 impl Written {
-    /// Removes the file, unless the path now names another file.
     fn remove(&self) {
         let removed = Directory::holding(&self.path).and_then(|(directory, name)| {
             let there = directory.stat(&name)?;
@@ -134,7 +123,7 @@ impl Written {
     }
 }
 
-/// Returns the files of this user whose names match the pattern, from the oldest to the newest.
+/// Returns the files of this user whose names match the pattern, oldest first.
 fn earlier_files(path: &Path) -> Result<VecDeque<Written>, PathError> {
     let (directory, name) = Directory::holding(path)?;
     let Some(pattern) = name.to_str().and_then(|name| FilePattern::parse(name).ok()) else {
@@ -157,8 +146,7 @@ fn earlier_files(path: &Path) -> Result<VecDeque<Written>, PathError> {
     Ok(files.into_iter().map(|(_, file)| file).collect())
 }
 
-/// Inserts a number into the file name before its extension. The first file with a name gets no
-/// number.
+/// Inserts a number before the extension. The first file with a name gets no number.
 fn numbered(name: &str, number: u32) -> String {
     match name.rsplit_once('.') {
         _ if number == 1 => name.to_owned(),
@@ -167,7 +155,6 @@ fn numbered(name: &str, number: u32) -> String {
     }
 }
 
-/// Removes from the file name the number that [`numbered`] inserted.
 fn without_number(name: &str) -> Option<String> {
     let (stem, end) = name.rsplit_once('.').map_or((name, None), |(stem, end)| (stem, Some(end)));
     let (stem, number) = stem.rsplit_once('-')?;
@@ -211,8 +198,7 @@ mod tests {
     #[test]
     fn no_file_is_replaced_and_the_oldest_are_removed() {
         let directory = directory("kept");
-        // A file whose name does not match the pattern does not belong to the series. A symbolic
-        // link does not belong to the series either.
+        // Neither a file whose name does not match nor a link belongs to the series.
         fs::write(directory.join("other.pcap"), "").unwrap();
         symlink("other.pcap", directory.join("a-05.pcap")).unwrap();
         let mut first = series(&directory, "a-%S.pcap", 3);
@@ -220,8 +206,7 @@ mod tests {
             first.create(at(seconds)).unwrap().write_all(b"first").unwrap();
         }
         assert_eq!(names(&directory), ["a-01-3.pcap", "a-01-4.pcap", "a-02.pcap", "a-05.pcap", "other.pcap"]);
-        // A later run removes the files of the earlier run. If the path of an earlier file now
-        // names a different file, the later run does not remove that different file.
+        // A later run removes the files of an earlier run, unless the path names a different file.
         fs::rename(directory.join("a-02.pcap"), directory.join("a-02.moved")).unwrap();
         let mut second = series(&directory, "a-%S.pcap", 2);
         fs::write(directory.join("another"), "another").unwrap();

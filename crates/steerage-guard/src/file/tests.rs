@@ -1,5 +1,3 @@
-//! Tests what happens to an existing file, link or FIFO when a new file with the same name is
-//! created.
 #![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
 
 use std::fs;
@@ -14,8 +12,7 @@ use super::*;
 
 const SOMEBODY: u32 = 65534;
 
-/// A test directory with given permissions, and a file outside of this directory. The test must not
-/// change the file outside of the test directory.
+/// A directory with given permissions, and a file outside of it that must not change.
 struct Ground {
     root: PathBuf,
 }
@@ -53,7 +50,6 @@ impl Drop for Ground {
     }
 }
 
-/// Returns true if this process may create links that belong to another user.
 fn is_root() -> bool {
     let is_root = geteuid().is_root();
     assert!(is_root || std::env::var("CI").as_deref() != Ok("true"), "this test needs root");
@@ -68,8 +64,7 @@ fn a_planted_link_is_replaced_and_what_it_leads_to_is_untouched() {
     if !is_root() {
         return;
     }
-    // The test uses three directories: a directory that all users may write to, a directory of the
-    // attacker, and a directory of root that other users may write to.
+    // Directories of all users, of the attacker, and of root with write permission for all.
     for (nth, (mode, owner)) in [(0o1777, 0), (0o755, SOMEBODY), (0o777, 0)].into_iter().enumerate() {
         type Make = fn(&Path) -> io::Result<()>;
         let makes: [Make; 3] = [
@@ -111,8 +106,7 @@ fn a_link_of_ones_own_is_followed() {
 fn an_old_file_is_replaced_and_not_written_to() {
     let ground = Ground::new("old", 0o755);
     fs::write(ground.name(), "old").unwrap();
-    // A program that opened the old file before it was replaced, or that uses another hard link to
-    // it, still reads the old content.
+    // Another hard link to the old file still has the old content.
     fs::hard_link(ground.name(), ground.root.join("link")).unwrap();
     let new = NewFile::create(&ground.name(), Readers::Group).unwrap();
     new.file().write_all(b"half").unwrap();

@@ -1,5 +1,3 @@
-//! Creates files without a name, for data that must not remain on the disk after the process ends.
-
 use std::ffi::OsStr;
 use std::fs::File;
 
@@ -9,15 +7,13 @@ use rustix::io::Errno;
 use super::random_name;
 use crate::path::{Directory, PathError};
 
-/// The mode of a file without a name. Only this user may open the unnamed file again, and only
-/// through a descriptor of the file (`/proc/PID/fd`).
+/// Only this user may open the file again, and only through a descriptor (`/proc/PID/fd`).
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 
 const HOW: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 
-/// Creates a file without a name on the file system of `directory`. The new file is open for
-/// reading and writing. The kernel removes a file without a name when its last descriptor is
-/// closed, no matter how the process ends.
+/// Creates a file without a name on the file system of `directory`, open for reading and writing.
+/// The kernel removes the file when its last descriptor is closed, no matter how the process ends.
 ///
 /// # Errors
 /// Returns an error if a file cannot be created in the directory.
@@ -26,8 +22,7 @@ pub fn unnamed(directory: &Directory) -> Result<File, PathError> {
     // With `O_EXCL`, no process can give the unnamed file a name later.
     match rustix::fs::openat(directory, ".", HOW | OFlags::TMPFILE | OFlags::EXCL, PRIVATE) {
         Ok(file) => Ok(file.into()),
-        // The file system does not support files without a name. Therefore the function creates a
-        // file with a name, and removes the name immediately.
+        // The file system does not support files without a name.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => created_and_removed(directory),
         Err(error) => Err(error.into()),
     }

@@ -1,5 +1,3 @@
-//! Determines which users can change a directory.
-
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Mode, Stat, fstatfs};
@@ -9,16 +7,15 @@ use super::groups::is_private;
 use super::is_trusted;
 use crate::mounts;
 
-/// The number that identifies a FUSE file system (`FUSE_SUPER_MAGIC` of linux/magic.h).
+/// `FUSE_SUPER_MAGIC` of linux/magic.h.
 const FUSE: u64 = 0x6573_5546;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Ours,
-    /// The directory is sticky: other users can add entries, but cannot rename or remove the
-    /// entries of root and of the effective user.
+    /// Others can add entries, but cannot rename or remove those of root and the effective user.
     Sticky(Who),
-    /// The directory is not protected: other users can change its entries.
+    /// Other users can change the entries.
     Others(Who),
 }
 
@@ -41,21 +38,18 @@ impl Access {
         if mode.contains(Mode::SVTX) { Self::Sticky(who) } else { Self::Others(who) }
     }
 
-    /// Returns true if another user owns the directory, or runs the FUSE file system that contains
-    /// it.
+    /// Another user owns the directory, or runs its FUSE file system.
     pub(super) fn is_of_user(self) -> bool {
         matches!(self, Self::Others(Who::User(_)))
     }
 }
 
-/// Returns the user who mounted the FUSE file system of this directory. Returns `None` if root or
-/// the effective user mounted the file system, or if the file system is not FUSE. Any user can
-/// mount a FUSE file system. If `/etc/fuse.conf` permits this, the user who mounts a FUSE file
-/// system can make it accessible to all users. A FUSE file system can report any owner and mode of
-/// a file, and any target of a link.
+/// Returns the user who mounted the FUSE file system of this directory, unless root or the
+/// effective user did. With FUSE, any user can mount a file system that reports any owner and mode
+/// of a file, and any target of a link (for all users, if `/etc/fuse.conf` permits this).
 pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
     let Ok(system) = fstatfs(directory) else { return Some(Who::Everybody) };
-    // The integer type of the field `f_type` depends on the CPU architecture.
+    // The type of `f_type` depends on the CPU architecture.
     #[allow(clippy::unnecessary_cast)]
     if system.f_type as u64 & u64::from(u32::MAX) != FUSE {
         return None;

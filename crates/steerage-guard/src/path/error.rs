@@ -1,5 +1,3 @@
-//! The reasons why this crate refuses to write to a path.
-
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::{error, fmt, io};
@@ -26,16 +24,14 @@ pub enum PathError {
         /// The user or group that can change the link.
         by: Who,
     },
-    /// Another user runs the file system of the directory, and could read the files that are
-    /// written to the directory.
+    /// Another user runs the directory's file system, and could read the files in it.
     FileSystem {
         /// The directory whose file system another user runs.
         directory: PathBuf,
         /// The user whose process serves the directory's file system.
         by: Who,
     },
-    /// The path names an open file descriptor instead of a file. The contained value is the number
-    /// of the descriptor.
+    /// The path names the open file descriptor with this number instead of a file.
     Descriptor(RawFd),
     /// Another user owns the FIFO, and could read the data that is written to it.
     Fifo {
@@ -102,8 +98,7 @@ impl From<PathError> for io::Error {
     }
 }
 
-/// A user or group that can change a directory or a link, but is neither root nor the effective
-/// user.
+/// A user or group, except root and the effective user, that can change a directory or a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The user with this ID.

@@ -1,5 +1,3 @@
-//! Detects groups whose only member is the effective user.
-
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,14 +6,12 @@ use std::sync::OnceLock;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The maximum size of `/etc/passwd` and of `/etc/group` in bytes. The maximum size of the files is
-/// enough for about 100,000 entries. If `/etc/passwd` or `/etc/group` is larger than the maximum
-/// size, no group counts as private.
+/// The maximum size of `/etc/passwd` and of `/etc/group`: about 100,000 entries. If a file is
+/// larger, no group counts as private.
 const ACCOUNTS_BYTES_MAX: u64 = 8 << 20;
 
-/// Returns true if the effective user is the only member of the group `gid`. The group `gid` has
-/// permission to write to the directory `directory`. Returns false if the directory's access list
-/// (ACL) gives other users access.
+/// Returns true if the effective user is the only member of the group `gid`, which may write to the
+/// directory. Returns false if the directory has an access list (ACL).
 pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     static PRIVATE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let uid = geteuid().as_raw();
@@ -26,9 +22,7 @@ pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     if *private != Some((uid, gid)) {
         return false;
     }
-    // If the directory has an access list (ACL), the group bits of its mode have another meaning:
-    // they are the maximum permissions of all users and groups in the list. Therefore, with an
-    // access list, the group bits do not describe only the group's permissions.
+    // With an access list (ACL), the group bits are the maximum for all its users and groups.
     let through = format!("/proc/self/fd/{}", directory.as_raw_fd());
     let list = rustix::fs::getxattr(through, "system.posix_acl_access", &mut [0_u8; 0][..]);
     matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP))
@@ -41,9 +35,8 @@ pub(super) fn accounts(path: &str) -> Option<String> {
     (bytes.len() as u64 <= ACCOUNTS_BYTES_MAX).then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns the private group of a user. A private group has the user's name, is the user's primary
-/// group, and has no other member. `users` and `groups` are the contents of `/etc/passwd` and
-/// `/etc/group`.
+/// A private group has the user's name, is the user's primary group, and has no other member.
+/// `users` and `groups` are the contents of `/etc/passwd` and `/etc/group`.
 pub(super) fn private_group(uid: u32, users: &str, groups: &str) -> Option<u32> {
     let user = |line: &'_ str| {
         let mut fields = line.split(':');

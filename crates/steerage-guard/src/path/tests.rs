@@ -1,4 +1,3 @@
-//! Tests the rules for resolving a path, with directories and links that belong to other users.
 #![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
 
 use std::fs;
@@ -10,20 +9,17 @@ use super::*;
 
 const SOMEBODY: u32 = 65534;
 
-/// The directory of one test. Only the user who runs the test can change it.
 struct Ground(PathBuf);
 
 impl Ground {
     fn new() -> Self {
-        // The memory ordering `Relaxed` is enough, because each test of this process only needs a
-        // different number.
+        // `Relaxed` is enough, because each test only needs a different number.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("steerage-path-{}-{number}", std::process::id()));
         fs::create_dir(&root).unwrap();
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
-        // The path of the test's directory must contain no link. The machine's temporary directory
-        // may be sticky, and a link in a sticky directory is not followed.
+        // The temporary directory may be sticky. A link in a sticky directory is not followed.
         Self(fs::canonicalize(root).unwrap())
     }
 
@@ -42,8 +38,6 @@ impl Ground {
         lchown(self.at(path), Some(uid), Some(uid)).unwrap();
     }
 
-    /// Returns the directory in which a file with the path `path` would be created, relative to the
-    /// test's directory.
     fn holding(&self, path: &str) -> Result<String, String> {
         self.place(Directory::holding(&self.at(path)))
     }
@@ -76,7 +70,6 @@ impl Drop for Ground {
     }
 }
 
-/// Returns true if this process may create files that belong to other users.
 fn is_root() -> bool {
     let is_root = geteuid().is_root();
     assert!(is_root || std::env::var("CI").as_deref() != Ok("true"), "this test needs root");
@@ -109,8 +102,7 @@ fn directories_and_links_of_ours_are_walked() {
     assert_eq!(ground.holding("f"), ok("f"));
     assert_eq!(ground.holding("a/./b//../f"), ok("a/f"));
     assert_eq!(ground.holding("chain/f"), ok("a/b/f"));
-    // If the last name of the path is a link, the file is created at the target of the link, even
-    // if the target does not exist yet.
+    // The file is created at the target of the link, even if it does not exist.
     ground.link("file", me(), "chain/g");
     assert_eq!(ground.holding("file"), ok("a/b/g"));
     assert_eq!(ground.holding("missing/f"), refused("No such file or directory (os error 2)"));
@@ -143,8 +135,7 @@ fn a_directory_of_another_user_ends_the_way_unless_it_is_the_last() {
     for deeper in ["x/logs/f", "x/mine/f", "x/missing/f", "x/../x/logs/f"] {
         assert_eq!(ground.holding(deeper), refused("user 65534 can change the directory x"), "{deeper}");
     }
-    // The name `..` in a path leads back to the directory that was opened before the current
-    // directory.
+    // `..` leads back to the directory that was opened before.
     assert_eq!(ground.holding("x/../f"), ok("f"));
 }
 
@@ -169,9 +160,7 @@ fn a_directory_that_a_group_or_everybody_may_write_to_leads_at_most_to_plain_dir
         assert_eq!(ground.holding(&format!("{name}/theirs/f")), error);
         assert_eq!(ground.holding(&format!("{name}/to-in/f")), error);
         assert_eq!(ground.opened(Directory::open(&ground.at(name))).map(|()| String::new()), error);
-        // The last name of the path may be a link in a directory that is not trusted. If the last
-        // name of a path is a link in a directory that is not trusted, the link is not followed. A
-        // new file replaces the link.
+        // A last name that is a link in an untrusted directory is not followed, but replaced.
         assert_eq!(ground.holding(&format!("{name}/to-in")), ok(&format!("{name}/to-in")));
     }
 }
@@ -194,7 +183,7 @@ fn in_a_sticky_directory_plain_directories_of_ours_are_walked() {
     assert_eq!(ground.holding("tmp/link/f"), refused("every user can change the link tmp/link"));
     assert_eq!(ground.holding("tmp/their-link/f"), refused("user 65534 can change the link tmp/their-link"));
     assert_eq!(ground.holding("tmp/link"), ok("tmp/link"));
-    // The sticky bit of a directory does not protect its entries from the owner of the directory.
+    // The sticky bit does not protect entries from the owner of the directory.
     ground.directory("sticky", SOMEBODY, 0o1777);
     ground.directory("sticky/mine", me(), 0o755);
     assert_eq!(ground.holding("sticky/mine/f"), refused("user 65534 can change the directory sticky"));
@@ -213,7 +202,7 @@ fn a_link_of_another_user_is_followed_nowhere() {
     ground.link("logs", SOMEBODY, "protected");
     assert_eq!(ground.holding("logs/f"), refused("user 65534 can change the link logs"));
     assert_eq!(ground.holding("logs"), ok("logs"));
-    // In this test, the target of a safe link is a second link, which is not safe.
+    // The target of a safe link is a second link, which is not safe.
     ground.directory("x", SOMEBODY, 0o755);
     ground.link("x/second", SOMEBODY, ground.at("protected/conf"));
     ground.link("first", me(), "x/second");
@@ -244,8 +233,7 @@ fn a_working_directory_of_another_user_may_have_plain_directories() {
     let error = refused("user 65534 can change the link ./logs/mine/away");
     assert_eq!(ground.holding_from("home", "logs/mine/away/f"), error);
     assert_eq!(ground.holding_from("home", "../f"), refused("user 65534 can change the directory ."));
-    // For a path that begins at a trusted working directory, the rules are the same as for a path
-    // that begins at the root directory.
+    // From a trusted working directory, the rules are those for an absolute path.
     ground.directory("ours", me(), 0o755);
     ground.link("ours/link", me(), "../protected");
     ground.link("ours/home", me(), "../home");
@@ -264,7 +252,6 @@ fn missing_directories_are_created_and_checked() {
     assert_eq!(fs::metadata(ground.at("2026/11")).unwrap().mode() & 0o022, 0);
     assert!(made.is_ours().unwrap());
     Directory::create_all(&ground.at("2026/11/27"), 0o755).unwrap();
-    // `open_or_create` creates only the last directory of the path.
     assert!(Directory::open_or_create(&ground.at("run/steerage/x"), 0o755).is_err());
     Directory::open_or_create(&ground.at("run"), 0o755).unwrap();
     Directory::open_or_create(&ground.at("run"), 0o755).unwrap();
@@ -282,8 +269,7 @@ fn a_directory_that_another_user_put_there_is_not_taken_for_a_created_one() {
     ground.directory("x", SOMEBODY, 0o755);
     ground.directory("protected", me(), 0o755);
     let create = |path: &str| ground.opened(Directory::create_all(&ground.at(path), 0o755));
-    // The first call of `create` creates the missing directory `x/11` in another user's directory
-    // `x`. The second call of `create` uses the directory `x/11` again.
+    // The second call uses the directory `x/11` that the first call created.
     assert_eq!((create("x/11/27"), create("x/11/28")), (Ok(()), Ok(())));
     let error = Err("user 65534 can change the directory x".to_owned());
     ground.directory("x/theirs", SOMEBODY, 0o755);
@@ -335,8 +321,7 @@ fn operations_take_single_names() {
     directory.remove_file(a).unwrap();
     directory.remove_dir(b).unwrap();
     assert_eq!(directory.entries().unwrap(), []);
-    // `create_new_file` does not follow a link that another user has planted with the name of the
-    // new file.
+    // A planted link with the name of the new file is not followed.
     symlink(ground.at("elsewhere"), ground.at("a")).unwrap();
     assert!(directory.create_new_file(a, 0o600).is_err() && !ground.at("elsewhere").exists());
 }

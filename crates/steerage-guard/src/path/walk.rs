@@ -1,5 +1,3 @@
-//! Resolves a path one name at a time.
-
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
@@ -12,7 +10,7 @@ use super::access::Access;
 use super::error::{PathError, Who};
 use super::{Directory, PATH_ONLY, is_trusted};
 
-/// The maximum number of links that are followed in one path. The kernel has the same limit.
+/// The kernel's limit for the links in one path.
 const LINKS_MAX: usize = 40;
 
 #[derive(Clone, Copy, Debug)]
@@ -34,17 +32,15 @@ impl Missing {
 
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The directories of the path that were opened so far, in order. The last directory of the
-    /// list is the current directory. The name `..` leads to the previous directory in the list of
-    /// opened directories, even if another user has moved the current directory meanwhile.
+    /// The directories that were opened so far. The last one is the current directory. `..` leads
+    /// to the previous one, even if another user has moved the current directory meanwhile.
     at: Vec<Directory>,
     left: Vec<OsString>,
     links: usize,
-    /// The user or group that can change the working directory. `None` if the working directory is
-    /// trusted, or if the current directory is outside of the working directory.
+    /// Who can change the working directory at which the path begins. `None` if the working
+    /// directory is trusted, or if the path is absolute.
     chosen: Option<Who>,
-    /// True if another program will resolve the path again. If another program will resolve the
-    /// path again, no group may have permission to replace a directory of the path.
+    /// Another program will resolve the path again, so no group may replace a directory.
     strict: bool,
 }
 
@@ -60,7 +56,6 @@ impl Walk {
         Self::begin_in(Directory { fd, path: PathBuf::from("."), of_others: false }, path)
     }
 
-    /// Makes the rules stricter for a path that another program will resolve again.
     pub(super) fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
@@ -108,8 +103,7 @@ impl Walk {
         self.at.last().ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// If the rest of the path names a file descriptor of this process, as in `/proc/self/fd/1`,
-    /// returns the descriptor's number.
+    /// Returns N if the rest of the path is `/proc/self/fd/N`, a descriptor of this process.
     fn descriptor(&self) -> Option<RawFd> {
         let [root] = &self.at[..] else { return None };
         let [number, fd, process, proc] = &self.left[..] else { return None };
@@ -128,14 +122,12 @@ impl Walk {
         let access = here.access()?;
         let of_others = here.of_others || access.is_of_user();
         let changeable = |by| PathError::Changeable { directory: here.path.clone(), by };
-        // If the working directory belongs to another user, each entry of the path is checked when
-        // it is opened.
+        // In an untrusted working directory, only links are refused (below).
         let others = if let (Access::Others(by), None) = (access, self.chosen) { Some(by) } else { None };
         let next = match (rustix::fs::openat(here, name, PATH_ONLY, Mode::empty()), mode, others) {
             (Err(Errno::NOENT), Some(mode), _) => {
                 match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(mode)) {
-                    // `EEXIST` from `mkdirat` is no error, because another process of this user may
-                    // have created the directory at the same moment.
+                    // Another process of this user may have created the directory.
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -144,8 +136,7 @@ impl Walk {
                 return Ok(());
             }
             (Ok(_), Some(_), Some(by)) => {
-                // An earlier run, or the creation of an earlier file in this run, may have created
-                // the directory.
+                // An earlier run, or an earlier file of this run, may have created the directory.
                 let created = here.open_own_with(name, of_others).map_err(|_| changeable(by))?;
                 self.at.push(created);
                 return Ok(());
@@ -165,8 +156,7 @@ impl Walk {
         let path = here.path.join(name);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                // The new directory is not checked yet. If another user can change the new
-                // directory, the next name of the path causes an error.
+                // If another user can change the new directory, the next name causes an error.
                 self.at.push(Directory { fd: next, path, of_others });
                 Ok(())
             }
@@ -192,8 +182,7 @@ impl Walk {
         if here.path == Path::new("/") {
             return Ok(());
         }
-        // Another user who can change the working directory may move it to another parent
-        // directory.
+        // Another user who can change the working directory may move it elsewhere.
         if let Access::Sticky(by) | Access::Others(by) = here.access()? {
             return Err(PathError::Changeable { directory: here.path.clone(), by });
         }
@@ -202,8 +191,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Returns true if the entry `next` is a link, and only root or the user can have created it in
-    /// this directory or moved it there.
+    /// Returns true if `next` is a link that only root or the user can have put here.
     fn may_follow(&self, next: &Stat, access: Access) -> bool {
         let is_link = FileType::from_raw_mode(next.st_mode) == FileType::Symlink;
         is_link && is_trusted(next.st_uid) && self.chosen.is_none() && access == Access::Ours

@@ -1,5 +1,3 @@
-//! The groups of system calls that the sandbox can allow, one group for each purpose.
-
 use libc::c_int;
 use syscalls::Sysno;
 
@@ -14,33 +12,27 @@ use syscalls::Sysno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Group {
-    /// System calls to compute, to wait, and to read and write open files. Every thread needs the
-    /// group `Run`, and every filter allows it.
+    /// Compute, wait, and read and write open files. Every filter allows this group.
     Run,
     /// Receive packets from the sockets of devices, and stop receiving.
     Receive,
     /// Send through open sockets to the addresses to which they are bound or connected.
     Send,
-    /// Send through open sockets to any address. A seccomp filter cannot read the address of a
-    /// message.
+    /// Send through open sockets to any address. A seccomp filter cannot read a message's address.
     SendTo,
     /// Set options of open sockets that do not belong to devices, and shut these sockets down.
     OpenSockets,
     /// Start threads, let them communicate, and place them on CPUs.
     Threads,
-    /// Open, create, rename and remove files. Landlock restricts the group `Files` to certain
-    /// files.
+    /// Open, create, rename and remove files. Landlock restricts the group to certain files.
     Files,
-    /// Use the maps of loaded XDP programs, check whether the programs are attached, and replace
-    /// the program of an open BPF link.
+    /// Use the maps of loaded XDP programs, check the programs, and replace that of a BPF link.
     XdpMaps,
-    /// Bind open sockets to addresses. A seccomp filter cannot read the address that is passed to
-    /// `bind`.
+    /// Bind open sockets to addresses, which a seccomp filter cannot read.
     BindSockets,
     /// Attach loaded flow dissectors to network namespaces, and detach them.
     FlowDissectors,
-    /// Read and change settings of network cards that are not available over netlink, such as rules
-    /// for queues.
+    /// Read and change settings of network cards that netlink lacks, such as rules for queues.
     CardRules,
     /// Accept clients.
     Clients,
@@ -67,25 +59,19 @@ pub(crate) struct Call {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Only {
     Any,
-    /// One argument of the system call must have one of the values in the second field. The first
-    /// field is the position of the checked argument.
+    /// `OneOf(n, values)`: argument `n`, counted from 0, must have one of the values.
     OneOf(u8, &'static [u64]),
-    /// The arguments 1 and 2 of the system call must together be one of the pairs in the field.
+    /// Arguments 1 and 2, counted from 0, must together be one of the pairs.
     Pairs(&'static [(u64, u64)]),
-    /// One argument of the system call must be the null pointer. The field is the position of the
-    /// checked argument.
+    /// `Null(n)`: argument `n` must be the null pointer.
     Null(u8),
-    /// One argument of the system call must not have the value in the second field. The first field
-    /// is the position of the checked argument.
+    /// `Not(n, value)`: argument `n` must not have the value.
     Not(u8, u64),
-    /// One argument of the system call must have all bits of the second field. The first field is
-    /// the position of the checked argument.
+    /// `With(n, bits)`: argument `n` must have all of the bits.
     With(u8, u64),
-    /// One argument of the system call must have no bit of the second field. The first field is the
-    /// position of the checked argument.
+    /// `Without(n, bits)`: argument `n` must have none of the bits.
     Without(u8, u64),
-    /// One argument of the system call must be the ID of this process. The field is the position of
-    /// the checked argument.
+    /// `Own(n)`: argument `n` must be the ID of this process.
     Own(u8),
 }
 
@@ -101,30 +87,25 @@ const fn flag(bits: c_int) -> u64 {
     bits as u64
 }
 
-/// Returns the number of an ioctl request in the 32-bit form in which the kernel reads it. The
-/// kernel reads 32 bits of an ioctl request's number, but the type of the number is `int` in some C
-/// libraries.
+/// The kernel reads an ioctl request as 32 bits, but its type is `int` in some C libraries.
 #[allow(clippy::unnecessary_cast, reason = "the type depends on the C library")]
 const fn request(number: libc::Ioctl) -> u64 {
     number as u32 as u64
 }
 
-/// The kernel's name for the system call `newfstatat` depends on the architecture.
+/// The name of `newfstatat` depends on the architecture.
 #[cfg(target_arch = "x86_64")]
 const STAT_AT: Sysno = Sysno::newfstatat;
 #[cfg(not(target_arch = "x86_64"))]
 const STAT_AT: Sysno = Sysno::fstatat;
 
-/// The protection flags of `mmap` and `mprotect` must not make memory executable.
 const NOT_EXECUTABLE: Only = Only::Without(2, flag(libc::PROT_EXEC));
-/// The system call `clone` may create a thread, but not a process.
 const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
-/// The signal handler (of SIGSYS) that reports forbidden system calls must stay installed.
+/// The handler of SIGSYS, which reports forbidden system calls, must stay installed.
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
-/// The handler of SIGSYS emulates the system call that blocks signals, because SIGSYS must never be
-/// blocked. (The handler reports forbidden system calls.) With the C library musl, the emulation of
-/// the blocking of signals does not work. A thread of musl blocks signals twice when it ends. The
-/// seccomp filter may be installed after the first of these two calls. SIGSYS is then already
+/// SIGSYS must never be blocked, so its handler emulates the system call that blocks signals. With
+/// the C library musl, the emulation does not work: a thread of musl blocks signals twice when it
+/// ends, and the seccomp filter may be installed between the two calls. SIGSYS is then already
 /// blocked at the second call, and the kernel ends the process.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl")))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
@@ -132,11 +113,10 @@ const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
-/// The allowed `fcntl` commands: those for the flags of a descriptor and for the size of a pipe.
-/// The listed `fcntl` commands do not duplicate a descriptor, and do not make the kernel send a
-/// signal. F_SETOWN, F_SETSIG, F_SETLEASE and F_NOTIFY are not in the list of `fcntl` commands,
-/// because they can make the kernel send a signal. Threads that open files may also use F_SETSIG
-/// and F_SETLEASE with certain arguments: see `LEASES`.
+/// The allowed `fcntl` commands, for the flags of a descriptor and the size of a pipe, do not
+/// duplicate a descriptor. They do not make the kernel send a signal, as F_SETOWN, F_SETSIG,
+/// F_SETLEASE and F_NOTIFY can. Threads that open files may also use F_SETSIG and F_SETLEASE with
+/// certain arguments: see `LEASES`.
 const FLAGS: Only = Only::OneOf(
     1,
     &[
@@ -148,22 +128,19 @@ const FLAGS: Only = Only::OneOf(
         flag(libc::F_SETPIPE_SZ),
     ],
 );
-/// The `fcntl` commands for file leases. With a file lease, the kernel tells a process that another
-/// process opens the file. When another process opens the file (breaks the lease), the kernel sends
-/// SIGURG to the process with the lease. The thread cannot direct SIGURG to another process,
-/// because the filter forbids F_SETOWN.
+/// The `fcntl` commands for file leases. When another process opens the file, the kernel sends
+/// SIGURG, which the thread cannot direct to another process, because F_SETOWN is forbidden.
 const LEASES: Only = Only::Pairs(&[
     (F_SETSIG, flag(libc::SIGURG)),
     (flag(libc::F_SETLEASE), flag(libc::F_RDLCK)),
     (flag(libc::F_SETLEASE), flag(libc::F_UNLCK)),
     (flag(libc::F_GETLEASE), 0),
 ]);
-/// The number of the `fcntl` command is from asm-generic/fcntl.h.
+/// From asm-generic/fcntl.h.
 const F_SETSIG: u64 = 10;
 const DUPLICATE: Only = Only::OneOf(1, &[flag(libc::F_DUPFD), flag(libc::F_DUPFD_CLOEXEC)]);
 
-/// The socket options that devices read while they receive packets: counts of dropped packets, and
-/// errors.
+/// Options that devices read while they receive packets: counts of dropped packets, and errors.
 const OPTIONS_READ: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ERROR)),
     (flag(libc::SOL_SOCKET), SO_MEMINFO),
@@ -172,14 +149,12 @@ const OPTIONS_READ: Only = Only::Pairs(&[
     (SOL_XDP, XDP_STATISTICS),
     (SOL_XDP, XDP_OPTIONS),
 ]);
-/// The socket options that devices set to stop receiving packets. With each of these options, a
-/// socket can only receive fewer packets than before.
+/// Options that devices set to stop receiving. Each of them can only make a socket receive less.
 const OPTIONS_SET: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ATTACH_FILTER)),
     (flag(libc::SOL_PACKET), PACKET_DROP_MEMBERSHIP),
 ]);
-/// The numbers of socket options are from asm-generic/socket.h, linux/if_packet.h and
-/// linux/if_xdp.h.
+/// From asm-generic/socket.h, linux/if_packet.h and linux/if_xdp.h.
 const SO_MEMINFO: u64 = 55;
 const PACKET_DROP_MEMBERSHIP: u64 = 2;
 const PACKET_STATISTICS: u64 = 6;
@@ -187,8 +162,7 @@ const SOL_XDP: u64 = 283;
 const XDP_STATISTICS: u64 = 7;
 const XDP_OPTIONS: u64 = 8;
 
-/// The allowed ioctl requests: those for terminals and pipes, except requests that insert input
-/// into a terminal (TIOCSTI).
+/// The ioctl requests for terminals and pipes, except those that insert input (TIOCSTI).
 const ASK: Only = Only::OneOf(
     1,
     &[request(libc::TCGETS), request(libc::TIOCGWINSZ), request(libc::FIONREAD), request(libc::FIONBIO)],
@@ -303,8 +277,8 @@ const OPEN_SOCKETS: &[Call] = &[
 
 const THREADS: &[Call] = &[
     only(Sysno::clone, THREAD),
-    // A seccomp filter cannot read the flags of `clone3`. Therefore a second filter makes `clone3`
-    // fail, and the C library then uses `clone`.
+    // A seccomp filter cannot read the flags of `clone3`. A second filter makes `clone3` fail, and
+    // the C library then uses `clone`.
     any(Sysno::clone3),
     only(Sysno::prctl, Only::OneOf(0, &[flag(libc::PR_SET_NO_NEW_PRIVS)])),
     any(Sysno::pipe2),
@@ -361,7 +335,7 @@ const XDP_MAPS: &[Call] = &[only(
 const BIND_SOCKETS: &[Call] = &[any(Sysno::bind)];
 const FLOW_DISSECTORS: &[Call] =
     &[only(Sysno::bpf, Only::OneOf(0, &[BPF_PROG_ATTACH, BPF_PROG_DETACH, BPF_PROG_QUERY]))];
-/// The commands of bpf(2), from linux/bpf.h.
+/// From linux/bpf.h.
 const BPF_MAP_LOOKUP: u64 = 1;
 const BPF_MAP_UPDATE: u64 = 2;
 const BPF_MAP_DELETE: u64 = 3;
@@ -372,7 +346,7 @@ const BPF_PROG_QUERY: u64 = 16;
 const BPF_LINK_UPDATE: u64 = 29;
 
 const CARD_RULES: &[Call] = &[only(Sysno::ioctl, Only::OneOf(1, &[SIOCETHTOOL]))];
-/// The numbers of these ioctl requests are from linux/sockios.h.
+/// From linux/sockios.h.
 const SIOCETHTOOL: u64 = 0x8946;
 
 const CLIENTS: &[Call] = &[any(Sysno::accept), any(Sysno::accept4)];
@@ -414,51 +388,37 @@ impl Group {
         Self::Terminal,
     ];
 
-    /// Returns the name that the documentation uses for the group.
-    pub fn name(self) -> &'static str {
+    /// Returns the name, the system calls, and further calls that only x86-64 has.
+    fn row(self) -> (&'static str, &'static [Call], &'static [Call]) {
         match self {
-            Self::Run => "run",
-            Self::Receive => "receive",
-            Self::Send => "send",
-            Self::SendTo => "send to addresses",
-            Self::OpenSockets => "open sockets",
-            Self::Threads => "threads",
-            Self::Files => "files",
-            Self::XdpMaps => "xdp maps",
-            Self::BindSockets => "bind sockets",
-            Self::FlowDissectors => "flow dissectors",
-            Self::CardRules => "card rules",
-            Self::Clients => "clients",
-            Self::Netlink => "netlink",
-            Self::UnixClient => "unix client",
-            Self::Internet => "internet",
-            Self::Wait => "wait",
-            Self::Signal => "signal",
-            Self::Terminal => "terminal",
+            Self::Run => ("run", RUN, RUN_OLD),
+            Self::Receive => ("receive", RECEIVE, &[]),
+            Self::Send => ("send", SEND, &[]),
+            Self::SendTo => ("send to addresses", SEND_TO, &[]),
+            Self::OpenSockets => ("open sockets", OPEN_SOCKETS, &[]),
+            Self::Threads => ("threads", THREADS, &[]),
+            Self::Files => ("files", FILES, FILES_OLD),
+            Self::XdpMaps => ("xdp maps", XDP_MAPS, &[]),
+            Self::BindSockets => ("bind sockets", BIND_SOCKETS, &[]),
+            Self::FlowDissectors => ("flow dissectors", FLOW_DISSECTORS, &[]),
+            Self::CardRules => ("card rules", CARD_RULES, &[]),
+            Self::Clients => ("clients", CLIENTS, &[]),
+            Self::Netlink => ("netlink", NETLINK, &[]),
+            Self::UnixClient => ("unix client", UNIX_CLIENT, &[]),
+            Self::Internet => ("internet", INTERNET, &[]),
+            Self::Wait => ("wait", WAIT, &[]),
+            Self::Signal => ("signal", SIGNAL, &[]),
+            Self::Terminal => ("terminal", TERMINAL, &[]),
         }
     }
 
+    /// Returns the name that the documentation uses for the group.
+    pub fn name(self) -> &'static str {
+        self.row().0
+    }
+
     pub(crate) fn calls(self) -> impl Iterator<Item = Call> {
-        let (calls, old): (&[Call], &[Call]) = match self {
-            Self::Run => (RUN, RUN_OLD),
-            Self::Receive => (RECEIVE, &[]),
-            Self::Send => (SEND, &[]),
-            Self::SendTo => (SEND_TO, &[]),
-            Self::OpenSockets => (OPEN_SOCKETS, &[]),
-            Self::Threads => (THREADS, &[]),
-            Self::Files => (FILES, FILES_OLD),
-            Self::XdpMaps => (XDP_MAPS, &[]),
-            Self::BindSockets => (BIND_SOCKETS, &[]),
-            Self::FlowDissectors => (FLOW_DISSECTORS, &[]),
-            Self::CardRules => (CARD_RULES, &[]),
-            Self::Clients => (CLIENTS, &[]),
-            Self::Netlink => (NETLINK, &[]),
-            Self::UnixClient => (UNIX_CLIENT, &[]),
-            Self::Internet => (INTERNET, &[]),
-            Self::Wait => (WAIT, &[]),
-            Self::Signal => (SIGNAL, &[]),
-            Self::Terminal => (TERMINAL, &[]),
-        };
+        let (_, calls, old) = self.row();
         calls.iter().chain(old).copied()
     }
 
@@ -477,8 +437,7 @@ pub(crate) enum Argument {
     Third = 2,
 }
 
-/// Returns which argument of the system call `number` is a path, or `None` if no argument is a
-/// path.
+/// Returns which argument of the system call `number` is a path.
 pub(crate) fn path_of(number: usize) -> Option<Argument> {
     match call_name(number) {
         "open" | "execve" | "stat" | "lstat" | "access" | "readlink" | "unlink" | "mkdir" | "rmdir" | "rename"
@@ -506,10 +465,8 @@ pub fn call_name(number: usize) -> &'static str {
     Sysno::new(number).map_or("unknown", |call| call.name())
 }
 
-/// Returns true if the standard library makes the system call `number` at the beginning of a
-/// backtrace. For a backtrace, the standard library first queries the working directory. Then the
-/// standard library reads the program's own file for the backtrace. No packet thread may open this
-/// file. Packet threads do not query the working directory for any other purpose.
+/// The standard library calls `getcwd` at the start of a backtrace, which would read the program's
+/// own file. Packet threads may not open this file, and call `getcwd` for nothing else.
 pub(crate) fn begins_backtrace(number: usize) -> bool {
     number == Sysno::getcwd as usize
 }
@@ -518,9 +475,7 @@ pub(crate) fn begins_backtrace(number: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// Tests that no group allows a dangerous system call. No command of steerage makes such a call
-    /// after its start phase. The list of dangerous system calls is from guides on privileges and
-    /// signal safety.
+    /// The list is from guides on privileges and signal safety.
     #[test]
     fn no_group_has_what_takes_a_machine_over() {
         let never = [

@@ -1,23 +1,16 @@
-//! Finds the child processes of this process.
-
 use std::fs;
 
-/// The maximum number of child processes to which a seccomp filter can allow signals. A filter
-/// contains a few instructions for each child, and a seccomp program may have at most 4096
-/// instructions (`BPF_MAXINSNS`).
+/// A filter has a few instructions for each child, and at most 4096 in total (`BPF_MAXINSNS`).
 pub(super) const CHILDREN_MAX: usize = 400;
 
-/// The maximum number of times that the function `running` lists the child processes. `running`
-/// stops when two successive lists are equal.
+/// `running` lists the children this often, until two successive lists are equal.
 const TRIES: usize = 8;
 
-/// Returns the process IDs of this process's child processes. Returns `None` if this process has
-/// more than
-/// [`CHILDREN_MAX`] children, or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
+/// Returns the process IDs of this process's children. Returns `None` if there are more than
+/// [`CHILDREN_MAX`], or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
 pub(super) fn running() -> Option<Vec<i32>> {
-    // When a thread ends, the kernel moves the thread's child processes to another thread of the
-    // process. The list of child processes of that other thread may have been read already.
-    // Therefore the child processes are listed repeatedly, until two lists are equal.
+    // When a thread ends, the kernel moves its children to another thread of the process, whose
+    // list may have been read already. Therefore the children are listed until two lists are equal.
     let mut before = list()?;
     for _ in 0..TRIES {
         let now = list()?;
@@ -35,10 +28,8 @@ fn list() -> Option<Vec<i32>> {
         let thread = thread.ok()?.path();
         match fs::read_to_string(thread.join("children")) {
             Ok(list) => found.extend(list.split_ascii_whitespace().filter_map(|child| child.parse::<i32>().ok())),
-            // The thread still exists but its list of child processes cannot be read, so this
-            // kernel does not list children.
+            // This kernel does not list children.
             Err(_) if thread.exists() => return None,
-            // The thread has ended.
             Err(_) => {}
         }
     }

@@ -1,5 +1,3 @@
-//! Restricts access to files with Landlock.
-
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,8 +11,7 @@ use rustix::fs::FileType;
 
 use super::{SandboxError, sys};
 
-/// The version of Landlock that this crate requests. A kernel with an older version of Landlock
-/// enforces only the rules that it supports.
+/// A kernel with an older version of Landlock enforces only the rules that it supports.
 const ASKED: ABI = ABI::V6;
 
 #[derive(Clone, Debug)]
@@ -25,10 +22,9 @@ pub(crate) enum Object {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// The process may read the file or, if the path is a directory, all files below it.
+    /// The process may read the file or, for a directory, all files below it.
     Read,
-    /// The process may write to the file. If the path is a directory, the process may create,
-    /// write, rename and remove files below it.
+    /// The process may write the file or, for a directory, create, rename and remove files below.
     Write,
     Device,
     RemoveFile,
@@ -49,29 +45,24 @@ impl How {
     }
 }
 
-/// States how many of the Landlock rules the kernel enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enforced {
     All,
-    /// The kernel enforces only some of the Landlock rules. The field is the version of Landlock
-    /// that the kernel supports.
+    /// Only some of the rules. The field is the version of Landlock that the kernel supports.
     Part(i32),
     Nothing,
-    /// The kernel does not permit this process to use Landlock, although the kernel may support it.
-    /// For example, the seccomp filter of a container may deny Landlock's system call. The field is
-    /// the error number of the refusal.
+    /// The kernel refused Landlock with this error number, for example because the seccomp filter
+    /// of a container denies Landlock's system call.
     Refused(i32),
 }
 
-/// Which of two operations without a path Landlock allows: TCP connections and signals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
     pub(crate) tcp: bool,
     pub(crate) signals: bool,
 }
 
-/// Restricts the files that this thread may use. The restriction also applies to threads that it
-/// starts later. A Landlock rule is skipped if its path does not exist.
+/// Restricts this thread and its later threads. A rule whose path does not exist is skipped.
 pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced, SandboxError> {
     if let Some(error) = sys::landlock_refusal() {
         return Ok(Enforced::Refused(error.raw_os_error().unwrap_or_default()));
@@ -95,8 +86,7 @@ pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let access = if is_directory { how.access() } else { how.access() & AccessFs::from_file(ASKED) };
         match (&mut ruleset).add_rule(PathBeneath::new(file, access)) {
-            // This Landlock rule is for a pipe, for example a pipe that the shell created for
-            // `<(command)`. Landlock does not restrict pipes, and accepts no rules for them.
+            // Landlock accepts no rules for pipes, such as that of `<(command)`.
             Err(error) if is_about_a_pipe(&error) => {}
             added => drop(added.map_err(SandboxError::landlock)?),
         }

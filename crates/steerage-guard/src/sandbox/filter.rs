@@ -1,5 +1,3 @@
-//! Compiles groups of system calls into seccomp programs.
-
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::process;
@@ -17,11 +15,10 @@ pub(crate) fn arch() -> Option<TargetArch> {
     TargetArch::try_from(std::env::consts::ARCH).ok()
 }
 
-/// Compiles a seccomp program that allows the system calls of `groups`. If `signalled` is `Some`,
-/// the program allows `kill` only for the process groups whose leaders are the processes in
-/// `signalled`. A thread with this seccomp program cannot send through the packet sockets in
-/// `sockets`. It can send messages only through UDP sockets. With this seccomp program, any other
-/// system call ends the process with SIGSYS.
+/// Compiles a seccomp program that allows the system calls of `groups`. With `signalled`, `kill`
+/// may signal only the process groups of these leaders. The thread cannot send through the packet
+/// sockets in `sockets`, and can send messages only through UDP sockets. Any other system call ends
+/// the process with SIGSYS.
 pub(crate) fn allow(
     groups: &[Group],
     sockets: &Sockets,
@@ -38,8 +35,7 @@ pub(crate) fn allow(
             alternatives =
                 udp.iter().map(|socket| Ok(vec![is(*socket, SeccompCmpOp::Eq)?])).collect::<Result<_, _>>()?;
         } else if let Some(leaders) = signalled.filter(|_| call.number == Sysno::kill) {
-            // If the first argument of `kill` is negative, it is the number of a process group,
-            // multiplied by -1.
+            // If the first argument of `kill` is negative, it names a process group.
             let to = |leader: &i32| condition(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(-leader as u32));
             alternatives = leaders.iter().map(|leader| Ok(vec![to(leader)?])).collect::<Result<_, _>>()?;
         } else if alternatives.is_empty() {
@@ -52,38 +48,33 @@ pub(crate) fn allow(
         for mut conditions in alternatives {
             conditions.extend(barred.iter().cloned());
             let rule = SeccompRule::new(conditions).map_err(SandboxError::filter)?;
-            // An entry in the map `rules` is created only together with the entry's first rule. A
-            // map entry without a rule would allow the system call with any arguments.
+            // An entry without a rule would allow the system call with any arguments.
             rules.entry(number).or_default().push(rule);
         }
     }
-    // If a system call has an empty list of rules, the library seccompiler allows it with any
-    // arguments.
+    // With an empty list of rules, seccompiler allows a system call with any arguments.
     for number in unlimited {
         rules.insert(number, Vec::new());
     }
     compile(rules, SeccompAction::Trap, SeccompAction::Allow, arch)
 }
 
-/// Compiles a seccomp program that makes certain system calls return ENOSYS, as in a kernel without
-/// these system calls. After ENOSYS, the C library uses other system calls instead.
+/// Compiles a program that makes system calls return ENOSYS. The C library then uses others.
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
 }
 
-/// Compiles a seccomp program that prevents a thread from closing the sockets that the program from
-/// [`allow`] names. With this program, `close` of such a socket succeeds but has no effect. If such
-/// a socket were closed, the kernel could give its descriptor number to another socket, such as the
-/// socket of the next client.
+/// Compiles a program with which `close` succeeds without effect for the sockets that the program
+/// from [`allow`] names. Otherwise, the kernel could give the descriptor number of such a socket to
+/// another socket, such as that of the next client.
 pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let named = sockets.packet.iter().chain(sockets.udp.iter().flatten());
     let rule = |socket: &RawFd| {
         is(*socket, SeccompCmpOp::Eq).and_then(|it| SeccompRule::new(vec![it]).map_err(SandboxError::filter))
     };
     let rules: Vec<SeccompRule> = named.map(rule).collect::<Result<_, _>>()?;
-    // Without sockets, the map has no entry for `close`, because an entry without rules would make
-    // `close` ineffective for all descriptors.
+    // An entry without rules would make `close` ineffective for all descriptors.
     let rules = if rules.is_empty() { BTreeMap::new() } else { BTreeMap::from([(Sysno::close.id().into(), rules)]) };
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(0), arch)
 }
@@ -98,8 +89,7 @@ fn compile(
     filter.try_into().map_err(SandboxError::filter)
 }
 
-/// Returns lists of conditions for the arguments of a system call. The system call is allowed if at
-/// least one list has only conditions that hold, or if there is no list.
+/// A system call is allowed if all conditions of one list hold, or if there is no list.
 fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     let word = |argument, how, value| condition(argument, SeccompCmpArgLen::Dword, how, value);
     let equal = |argument, value| word(argument, SeccompCmpOp::Eq, value);
@@ -115,11 +105,10 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     }
 }
 
-/// Returns the conditions that prevent a system call from sending through packet sockets. A system
-/// call that passes an address could choose the interface for sending. Therefore a system call that
-/// passes an address may not use any packet socket. A system call without an address sends through
-/// the interface to which the socket is bound. A system call without an address may use the packet
-/// sockets that were opened for sending.
+/// Returns the conditions that prevent a system call from sending through packet sockets. A call
+/// that passes an address could choose the interface, so it may not use any packet socket. A call
+/// without an address sends through the interface to which the socket is bound, so it may use the
+/// packet sockets that were opened for sending.
 fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
     let sockets: Vec<RawFd> = match call.number {
         Sysno::write | Sysno::writev => sockets.listening.clone(),
@@ -155,13 +144,13 @@ fn condition(
 
 #[cfg(test)]
 mod tests {
+    use steerage_fixtures::seccomp;
+
     use super::super::children::CHILDREN_MAX;
-    use super::super::program;
     use super::super::sockets::SOCKETS_MAX;
     use super::*;
 
-    /// Returns a `Sockets` value with `count` sockets of each of the three kinds. The descriptor
-    /// numbers of the sockets begin at 100, 1,000 and 2,000.
+    /// Sockets with descriptors from 100 (listening), 1,000 (packet) and 2,000 (UDP).
     fn sockets(count: usize) -> Sockets {
         let from = |first: RawFd| (first..).take(count).collect::<Vec<_>>();
         let listening = from(100);
@@ -176,7 +165,7 @@ mod tests {
             let groups = [Group::Receive, Group::Send, Group::SendTo];
             let filter = allow(&groups, &sockets(count), None, arch).unwrap();
             let allows = |call: Sysno, socket: u64, address: u64| {
-                program::allows(&filter, call.id() as u32, &[socket, 0, 0, 0, address, 0])
+                seccomp::allows(&filter, call.id() as u32, &[socket, 0, 0, 0, address, 0])
             };
             for call in [Sysno::sendmsg, Sysno::sendmmsg] {
                 for socket in [0, 3, 100, 101, 1000, 1001, 1999, 2002] {
@@ -184,15 +173,14 @@ mod tests {
                 }
                 assert_eq!((allows(call, 2000, 0), allows(call, 2001, 0)), (count > 0, count > 0));
             }
-            // A thread may send without an address through every socket except packet sockets that
-            // listen.
+            // A thread may send without an address, except through packet sockets that listen.
             assert!(allows(Sysno::sendto, 3, 0) && allows(Sysno::sendto, 1001, 0) && !allows(Sysno::sendto, 3, 1));
             assert_eq!((allows(Sysno::sendto, 100, 0), allows(Sysno::sendto, 2001, 1)), (count == 0, count > 0));
             assert!(allows(Sysno::close, 100, 0) && allows(Sysno::write, 2000, 0));
             let kept = keep_open(&sockets(count), arch).unwrap();
-            let closes = |socket| program::allows(&kept, Sysno::close.id() as u32, &[socket, 0, 0, 0, 0, 0]);
+            let closes = |socket| seccomp::allows(&kept, Sysno::close.id() as u32, &[socket, 0, 0, 0, 0, 0]);
             assert_eq!([100, 1001, 2001].map(closes), [count == 0; 3]);
-            assert!(closes(3) && program::allows(&kept, Sysno::read.id() as u32, &[100, 0, 0, 0, 0, 0]));
+            assert!(closes(3) && seccomp::allows(&kept, Sysno::read.id() as u32, &[100, 0, 0, 0, 0, 0]));
         }
     }
 
@@ -200,7 +188,7 @@ mod tests {
     fn signals_go_to_the_process_groups_of_children_alone() {
         let Some(arch) = arch() else { return };
         let filter = allow(&[Group::Signal], &Sockets::default(), Some(&[700, 701]), arch).unwrap();
-        let allows = |to: i64| program::allows(&filter, Sysno::kill.id() as u32, &[to as u64, 15, 0, 0, 0, 0]);
+        let allows = |to: i64| seccomp::allows(&filter, Sysno::kill.id() as u32, &[to as u64, 15, 0, 0, 0, 0]);
         assert!(allows(-700) && allows(-701));
         assert!([-1, 0, 1, 700, 701, -699, -702].iter().all(|to| !allows(*to)));
         let children: Vec<i32> = (1..=CHILDREN_MAX as i32).collect();
@@ -214,8 +202,7 @@ mod tests {
         sockets.packet.truncate(SOCKETS_MAX);
         let filter =
             allow(&[Group::Receive, Group::Send, Group::SendTo, Group::XdpMaps], &sockets, None, arch).unwrap();
-        // The kernel's limit for a filter is 4096 instructions. The test allows fewer, because an
-        // older kernel may add instructions to the filter.
+        // The kernel allows 4096 instructions, but an older kernel may add some to the filter.
         assert!(filter.len() < 4000, "{}", filter.len());
     }
 }

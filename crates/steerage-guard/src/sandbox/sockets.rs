@@ -1,19 +1,15 @@
 //! Finds the sockets of this process through which a thread could send.
 //!
-//! A packet socket that listens can also send. `write` to a packet socket sends through the
-//! interface to which the socket is bound. A system call that passes an address, such as `sendto`,
-//! can send through any interface. Therefore a thread that listens must not use its packet socket
-//! for `write`, or for a system call with an address. The kernel has no option that prevents a
-//! packet socket from sending. However, a seccomp filter can check the descriptor number in the
-//! arguments of a system call.
+//! A packet socket that listens can also send, and the kernel has no option that prevents this.
+//! `write` sends through the interface to which the socket is bound, and a system call with an
+//! address, such as `sendto`, through any interface. A seccomp filter forbids both to a thread that
+//! listens, by the descriptor number in the system call's arguments.
 //!
 //! Through a Unix socket, such as a client's socket, a thread could send a file descriptor to
-//! another process (`SCM_RIGHTS`). A thread could also send the descriptor to its own process,
-//! where the received descriptor gets another number. Therefore a thread may send messages only
-//! through UDP sockets. The thread must not give the descriptor number of a permitted socket to
-//! another socket. Therefore a restricted thread may not duplicate descriptors. A restricted thread
-//! also must not close a permitted socket, because the socket of the next client would then get its
-//! descriptor number.
+//! another process (`SCM_RIGHTS`), or to its own process, where the descriptor gets another number.
+//! Therefore a thread may send messages only through UDP sockets. The number of a permitted socket
+//! must not pass to another socket: a restricted thread may not duplicate descriptors, and must not
+//! close a permitted socket, because the socket of the next client would then get its number.
 
 use std::fs;
 use std::os::fd::RawFd;
@@ -21,14 +17,13 @@ use std::os::fd::RawFd;
 use super::SandboxError;
 use super::sys::{self, Kind};
 
-/// The maximum number of sockets of each kind that a filter can check. For one packet socket and
-/// one UDP socket together, a filter needs 28 instructions. A seccomp program has at most 4096
-/// instructions (`BPF_MAXINSNS`).
+/// The maximum number of sockets of each kind that a filter can check. A packet socket and a UDP
+/// socket together need 28 instructions, and a seccomp program has at most 4096 (`BPF_MAXINSNS`).
 pub(super) const SOCKETS_MAX: usize = 128;
 
-/// The packet sockets (packet(7)) and the UDP sockets that this process has open. A thread with a
-/// [`ThreadFilter`](super::ThreadFilter) cannot send through packet sockets that listen. It can
-/// send messages only through UDP sockets.
+/// The packet sockets (packet(7)) and UDP sockets that this process has open. With a
+/// [`ThreadFilter`](super::ThreadFilter), a thread cannot send through packet sockets that listen,
+/// and can send messages only through UDP sockets.
 ///
 /// ```
 /// use steerage_guard::sandbox::{Group, Sockets, ThreadFilter};
@@ -38,19 +33,17 @@ pub(super) const SOCKETS_MAX: usize = 128;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Sockets {
-    /// The packet sockets that receive packets of all protocols from an interface.
+    /// Packet sockets that receive packets of all protocols.
     pub(crate) listening: Vec<RawFd>,
     pub(crate) packet: Vec<RawFd>,
-    /// The UDP sockets. If `udp` is `None`, a thread with the filter may send messages through any
-    /// socket except packet sockets.
+    /// With `None`, a thread may send messages through any socket except packet sockets.
     pub(crate) udp: Option<Vec<RawFd>>,
     pub(super) too_many: bool,
 }
 
 impl Sockets {
-    /// Finds the packet sockets and UDP sockets of this process. Call `open` when all sockets of
-    /// the process have been opened. If a found socket is closed later, another file may get the
-    /// same descriptor number. A thread with the filter must not write to this other file.
+    /// Finds the sockets of this process. Call `open` when all sockets have been opened: the number
+    /// of a socket that is closed later may go to a file to which the thread must not write.
     ///
     /// # Errors
     /// Returns an error if `/proc` cannot be read.
@@ -83,9 +76,8 @@ impl Sockets {
         Ok(found)
     }
 
-    /// Returns true if the process has more sockets of one kind than a filter can check. If there
-    /// are too many packet sockets, the filter of a thread allows sending through all of them. If
-    /// there are too many UDP sockets, it allows sending messages through all sockets.
+    /// Returns true if the process has more sockets of one kind than a filter can check. The thread
+    /// may then send through all packet sockets, or send messages through all sockets.
     pub fn too_many(&self) -> bool {
         self.too_many
     }

@@ -1,5 +1,4 @@
-//! The signal handler that reports a forbidden system call. All unsafe code of this crate is in
-//! this file.
+//! The signal handler that reports a forbidden system call, and all unsafe code of this crate.
 
 use std::io;
 use std::mem;
@@ -10,26 +9,20 @@ use libc::{c_char, c_int, c_void, ucontext_t};
 
 use super::calls::{self, Argument};
 
-/// The value of the field `code` in the signal information of a SIGSYS that a seccomp filter caused
-/// (`SYS_SECCOMP` of asm-generic/siginfo.h).
+/// `SYS_SECCOMP` of asm-generic/siginfo.h: a seccomp filter caused the SIGSYS.
 const SYS_SECCOMP: c_int = 1;
 
-/// The maximum length of a thread's name in bytes, including the terminating NUL (`TASK_COMM_LEN`
-/// of linux/sched.h).
+/// `TASK_COMM_LEN` of linux/sched.h, including the terminating NUL.
 const NAME_BYTES: usize = 16;
 
-/// The maximum length in bytes of the line that reports a forbidden system call, and of a path in
-/// this line.
 const LINE_BYTES: usize = 320;
 const PATH_BYTES: usize = 128;
 
-/// The exit code of the process if SIGSYS does not end it. As in a shell, the exit code is 128 plus
-/// the number of the signal.
+/// The exit code if SIGSYS does not end the process: 128 plus the signal, as in a shell.
 const ENDED: c_int = 128 + libc::SIGSYS;
 
-/// Files with kernel settings. The C library reads these kernel files in any thread that allocates
-/// or frees memory, but also works without them. Therefore an attempt to open one of these kernel
-/// files fails with "permission denied" instead of ending the process.
+/// The C library reads these files in any thread that allocates or frees memory, but works without
+/// them. Opening them fails with "permission denied" instead of ending the process.
 const ASKED_BY_LIBC: [&[u8]; 3] = [b"/proc/sys/vm/overcommit_memory", b"/sys/devices/system/cpu/online", b"/proc/stat"];
 
 #[repr(C)]
@@ -45,8 +38,7 @@ struct SysInfo {
 
 const _: () = assert!(size_of::<SysInfo>() <= size_of::<libc::siginfo_t>());
 
-/// Installs the handler for SIGSYS. The SIGSYS handler prints one line about the forbidden system
-/// call, and ends the process with SIGSYS.
+/// The SIGSYS handler prints one line about the forbidden system call, and ends the process.
 pub(crate) fn name_violations() -> io::Result<()> {
     // SAFETY: `sigaction` is plain data, and all zeros is an empty mask without flags.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
@@ -60,16 +52,14 @@ pub(crate) fn name_violations() -> io::Result<()> {
     Ok(())
 }
 
-/// The kinds of sockets that a seccomp filter of this crate distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A packet socket that is bound to this protocol number.
+    /// Bound to this protocol number.
     Packet(u16),
     Udp,
 }
 
-/// Returns the kind of the socket that the descriptor refers to. Returns `None` if the descriptor
-/// is neither a packet socket nor a UDP socket.
+/// Returns `None` if the descriptor is neither a packet socket nor a UDP socket.
 pub(crate) fn socket_kind(descriptor: RawFd) -> Option<Kind> {
     // SAFETY: all zeros is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -93,11 +83,9 @@ fn socket_type(descriptor: RawFd) -> Option<c_int> {
     (failed == 0).then_some(kind)
 }
 
-/// Returns the kernel's error if the kernel supports Landlock but refuses to apply it. Returns
-/// `None` if Landlock can be used. Also returns `None` if the kernel was built or started without
-/// Landlock.
+/// Returns the kernel's error if the kernel supports Landlock but refuses to apply it.
 pub(crate) fn landlock_refusal() -> Option<io::Error> {
-    /// The value of this flag is from linux/landlock.h.
+    /// From linux/landlock.h.
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag, the kernel returns its version and reads no memory.
     let version = unsafe {
@@ -156,10 +144,8 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     end();
 }
 
-/// Ends the process like `abort`, without a backtrace. The SIGSYS handler calls this function after
-/// the standard library has reported a failed memory allocation, before the library would print a
-/// backtrace and abort. The SIGSYS handler cannot call `abort` itself, because `abort` may block
-/// signals.
+/// Ends the process like `abort`, but without a backtrace, after the standard library has reported
+/// a failed memory allocation. `abort` may block signals, so the SIGSYS handler cannot call it.
 fn abort_without_backtrace() -> ! {
     let line = b"steerage: the sandbox allows no backtrace; with --no-sandbox there is one\n";
     // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
@@ -170,9 +156,8 @@ fn abort_without_backtrace() -> ! {
     unsafe { libc::_exit(128 + libc::SIGABRT) }
 }
 
-/// Emulates a call of `rt_sigprocmask` that blocks signals, except that SIGSYS stays unblocked. The
-/// C library blocks all signals while it starts a thread or a program. If the C library could also
-/// block SIGSYS, the SIGSYS handler could not report a forbidden system call in that time.
+/// Emulates a call of `rt_sigprocmask` that blocks signals, but leaves SIGSYS unblocked. The C
+/// library blocks all signals while it starts a thread or a program.
 fn block(context: &mut ucontext_t) -> bool {
     let (Some(wanted), Some(old)) = (argument(context, Argument::Second), argument(context, Argument::Third)) else {
         return false;
@@ -196,10 +181,8 @@ fn block(context: &mut ucontext_t) -> bool {
     true
 }
 
-/// Ends the process with SIGSYS. While the handler of SIGSYS runs, SIGSYS is blocked. Therefore the
-/// kernel ends the process if this handler itself makes a forbidden system call. To end the
-/// process, the SIGSYS handler calls `kexec_load`, which no filter allows. With the arguments that
-/// the handler passes, `kexec_load` would have no effect.
+/// SIGSYS is blocked while its handler runs, so a forbidden system call in the handler ends the
+/// process with SIGSYS. No filter allows `kexec_load`, which has no effect with these arguments.
 fn end() -> ! {
     // SAFETY: without segments to load, the system call reads no memory.
     unsafe { libc::syscall(libc::SYS_kexec_load, 0, 0, 0, 0) };
@@ -249,8 +232,7 @@ fn set_result(context: &mut ucontext_t, result: c_int) {
     context.uc_mcontext.regs[0] = i64::from(result) as u64;
 }
 
-// The signal handler can read system call arguments only on some CPU architectures. On other
-// architectures, the signal handler reports no path and emulates no system call.
+// On other architectures, the handler reports no path and emulates no system call.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
     None
@@ -259,8 +241,7 @@ fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn set_result(_: &mut ucontext_t, _: c_int) {}
 
-/// The line that reports a forbidden system call. The line about the violation is built without
-/// allocating memory.
+/// Built without allocating memory.
 struct Line {
     bytes: [u8; LINE_BYTES],
     len: usize,

@@ -5,7 +5,7 @@
 
 use super::finished::Finished;
 use super::frames::{Hand, InHand};
-use super::lists::bits;
+use crate::bits::bits;
 use crate::memory::Memory;
 use crate::page::{Completion, Slot};
 use crate::sync::{AtomicU64, UnsafeCell};

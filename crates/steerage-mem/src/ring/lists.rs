@@ -5,7 +5,7 @@
 //! with the ring's tail in a register. If the frames were staged one by one, each store would wait
 //! for the tail, and the CPU would leave a cache line before the line is full.
 
-use crate::{Completion, ring::Producer};
+use crate::{Completion, bits::bits, ring::Producer};
 
 /// The maximum number of frames that are staged together: the frames of one poll.
 const LIST_MAX: usize = 64;
@@ -120,15 +120,6 @@ fn equal(targets: &[u8; LIST_MAX], number: u8) -> u64 {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     targets.iter().enumerate().fold(0, |bits, (nth, target)| bits | u64::from(*target == number) << nth)
-}
-
-#[inline(always)]
-pub(crate) fn bits(mut set: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let bit = set.trailing_zeros() as usize;
-        set &= set.wrapping_sub(1);
-        (bit < u64::BITS as usize).then_some(bit)
-    })
 }
 
 #[cfg(all(test, not(loom)))]

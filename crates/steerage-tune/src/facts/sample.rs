@@ -128,8 +128,7 @@ impl Sample {
 
 /// Returns a counter of the interface, or 0 if it cannot be read.
 pub(super) fn counter(root: &Root, interface: &str, name: &str) -> u64 {
-    let text = root.read(&format!("/sys/class/net/{interface}/statistics/{name}")).ok();
-    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    root.number(&format!("/sys/class/net/{interface}/statistics/{name}")).unwrap_or(0)
 }
 
 fn times(table: &str, cpus: &mut BTreeMap<CpuId, CpuCounts>) {

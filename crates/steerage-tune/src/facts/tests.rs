@@ -1,43 +1,16 @@
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
+
+use steerage_fixtures::scratch::Scratch;
 
 use super::*;
-
-struct Tree(PathBuf);
-
-impl Tree {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("steerage-tune-{}-{name}", std::process::id()));
-        Self(path)
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.0.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    fn link(&self, path: &str, to: &str) {
-        let path = self.0.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::os::unix::fs::symlink(Path::new(to), path).unwrap();
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 const CPUS: usize = 128;
 const QUEUES: usize = 64;
 
 /// Creates the files of a large machine. CPU 5 is offline, and CPUs 126 and 127 are isolated. Queue
 /// N interrupts CPU N + 1.
-fn large(name: &str) -> Tree {
-    let tree = Tree::new(name);
+fn large() -> Scratch {
+    let tree = Scratch::new();
     tree.write("sys/devices/system/cpu/online", "0-4,6-127\n");
     tree.write("sys/devices/system/cpu/isolated", "126-127\n");
     let online: Vec<usize> = (0..CPUS).filter(|cpu| *cpu != 5).collect();
@@ -71,8 +44,8 @@ fn large(name: &str) -> Tree {
 
 #[test]
 fn a_machine_of_128_cpus() {
-    let tree = large("facts");
-    let root = Root::below(&tree.0);
+    let tree = large();
+    let root = Root::below(&*tree);
     let sample = Sample::read(&root, "eth0");
     assert_eq!((sample.packets, sample.lost, sample.cpus.len(), sample.uptime), (1_000_000, 7, 127, 35_073_547));
     let cpu = sample.cpus[&CpuId(100)];
@@ -112,8 +85,8 @@ fn a_machine_of_128_cpus() {
 
 #[test]
 fn what_passed_while_tune_listened_counts_more() {
-    let tree = large("lately");
-    let root = Root::below(&tree.0);
+    let tree = large();
+    let root = Root::below(&*tree);
     let ever = Sample::read(&root, "eth0");
     let busy = |softirq| CpuCounts { processed: 1_000, softirq, all: 1_000, ..CpuCounts::default() };
     let lately = |softirq| Sample { cpus: [(CpuId(3), busy(softirq))].into(), ..Sample::default() };
@@ -128,8 +101,8 @@ fn what_passed_while_tune_listened_counts_more() {
 
 #[test]
 fn differences_are_never_negative() {
-    let tree = large("since");
-    let root = Root::below(&tree.0);
+    let tree = large();
+    let root = Root::below(&*tree);
     let before = Sample::read(&root, "eth0");
     tree.write("sys/class/net/eth0/statistics/rx_packets", "1000500\n");
     tree.write("sys/class/net/eth0/statistics/rx_dropped", "0\n");
@@ -143,12 +116,12 @@ fn differences_are_never_negative() {
 
 #[test]
 fn a_veth_has_no_interrupts_and_an_empty_machine_no_facts() {
-    let tree = Tree::new("veth");
+    let tree = Scratch::new();
     tree.write("sys/devices/system/cpu/online", "0-1\n");
     tree.write("sys/class/net/veth0/queues/rx-0/rps_cpus", "0\n");
     let steered = "00000500 0 0 0 0 0 0 0 0 00000007 0 0 00000000\n";
     tree.write("proc/net/softnet_stat", &format!("{steered}00000300 0 0 0 0 0 0 0 0 00000000 0 0 00000001\n"));
-    let root = Root::below(&tree.0);
+    let root = Root::below(&*tree);
     let facts = Facts::read(&root, "veth0", Card::default(), &Sample::read(&root, "veth0"), None);
     // CPU 0 handled more packets, but other CPUs had steered them to CPU 0.
     assert_eq!((facts.receivers, facts.queues.0, facts.threaded), (vec![CpuId(1)], 1, None));

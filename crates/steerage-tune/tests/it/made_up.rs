@@ -60,9 +60,7 @@ impl MadeUp {
     }
 
     pub(crate) fn write(&self, path: &str, text: &str) {
-        let path = self.0.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("{text}\n")).unwrap();
+        self.0.write(path, &format!("{text}\n"));
     }
 
     pub(crate) fn read(&self, path: &str) -> String {

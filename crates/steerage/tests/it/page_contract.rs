@@ -14,7 +14,9 @@ use steerage_fixtures::assert_at_rest;
 
 /// The maximum length of a frame, at which it fills its page.
 const LONGEST: usize = 2000;
-const FIT: Fit = Fit::new(LONGEST).ip_aligned();
+const FIT: Fit = Fit::new(LONGEST);
+/// The IP header after an Ethernet header lies at a multiple of 4, as with Linux's `NET_IP_ALIGN`.
+const AT: usize = HEADROOM + 2;
 const RING: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +87,8 @@ impl RxQueue for Writes {
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
         let mut page = out.alloc(FIT).unwrap();
-        out.page_mut(&mut page)[FIT.offset()..][..LONGEST].fill(1);
-        out.push(Completion::new(page, FIT.offset(), LONGEST), LONGEST);
+        out.page_mut(&mut page)[AT..][..LONGEST].fill(1);
+        out.push(Completion::new(page, AT, LONGEST), LONGEST);
         Ok(Polled::Ended)
     }
 }
@@ -96,7 +98,7 @@ fn frames_that_are_written_lie_as_their_device_asked() {
     let (seen, ledger) = run(Writes, 0);
     assert_eq!(seen.len(), 1);
     for one in seen {
-        assert_eq!((one.ip_at, one.headroom, one.len, one.sum), (0, HEADROOM + 2, LONGEST, LONGEST as u64));
+        assert_eq!((one.ip_at, one.headroom, one.len, one.sum), (0, AT, LONGEST, LONGEST as u64));
         assert!(one.tailroom >= TAILROOM);
         assert_eq!(one.truesize, ledger.page_bytes as usize);
     }
@@ -131,9 +133,9 @@ impl RxQueue for Ring {
         assert_eq!(out.refill(RING, FIT, |page| post(&mut self.posted, page)), RING);
         for len in std::mem::take(&mut self.lens) {
             let mut page = self.posted.remove(0);
-            out.page_mut(&mut page)[FIT.offset()..][..len].fill(1);
+            out.page_mut(&mut page)[AT..][..len].fill(1);
             let number = page.number();
-            let next = out.rx_finish(page, FIT.offset(), Filled::whole(len));
+            let next = out.rx_finish(page, AT, Filled::whole(len));
             assert_eq!(next.number() == number, len <= 256, "a frame that was copied leaves its page in the ring");
             self.posted.push(next);
         }
@@ -153,7 +155,7 @@ fn a_ring_is_refilled_and_its_frames_lie_as_they_fit() {
     assert_eq!(lens, [60, 256, 257, LONGEST]);
     assert_eq!(ledger.queues[0].pool.rx_copybreak, 2);
     for one in seen {
-        assert_eq!((one.ip_at, one.headroom, one.sum), (0, HEADROOM + 2, one.len as u64));
+        assert_eq!((one.ip_at, one.headroom, one.sum), (0, AT, one.len as u64));
         assert!(one.tailroom >= TAILROOM);
     }
 }

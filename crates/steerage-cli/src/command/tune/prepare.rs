@@ -79,17 +79,16 @@ pub(super) fn run(
 
 fn nic(machine: &Machine, interface: &str) -> Nic {
     let at = |file: &str| format!("/sys/class/net/{interface}/{file}");
-    let number = |file: &str| machine.root().read(&at(file)).ok().and_then(|text| text.parse::<u32>().ok());
-    let driver = std::fs::read_link(machine.root().path(&at("device/driver"))).ok();
+    let root = machine.root();
     let mut ethtool = Ethtool::open().ok();
     Nic {
         name: interface.to_owned(),
-        driver: driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
-        mtu: number("mtu"),
+        driver: root.link(&at("device/driver")),
+        mtu: root.number(&at("mtu")),
         features: ethtool.as_mut().and_then(|ethtool| ethtool.features(interface).ok()),
         channels: ethtool.as_mut().and_then(|ethtool| ethtool.channels(interface).ok()),
         cpus: machine.topology().online().len() as u32,
-        is_loopback: number("type") == Some(purpose::ARPHRD_LOOPBACK),
+        is_loopback: root.number(&at("type")) == Some(purpose::ARPHRD_LOOPBACK),
     }
 }
 

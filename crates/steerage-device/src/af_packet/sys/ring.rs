@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use steerage::device::{Blocks, Claim, Completions, Lending, move_over};
 use steerage::flow::wire::ethertype;
 
+use crate::sys::map;
+
 const TP_STATUS_KERNEL: u32 = 0;
 const TP_STATUS_USER: u32 = 1;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
@@ -163,13 +165,7 @@ impl View {
     }
 
     fn new(bytes: usize, access: c_int, flags: c_int, fd: c_int) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, fd, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave the null address"))?;
-        Ok(Self { base, bytes })
+        Ok(Self { base: map(bytes, access, flags, fd, 0)?, bytes })
     }
 
     fn at(&self, at: usize) -> *mut u8 {

@@ -6,21 +6,10 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 use super::super::program;
-use super::{Socket, checked};
+use super::Socket;
+use crate::sys::set;
 
 const PACKET_QDISC_BYPASS: c_int = 20;
-
-fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
-    libc::sockaddr_ll {
-        sll_family: libc::AF_PACKET as u16,
-        sll_protocol: protocol.to_be(),
-        sll_ifindex: interface as i32,
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: 0,
-        sll_addr: [0; 8],
-    }
-}
 
 impl Socket {
     /// `protocol` is 0 for packets with a link header. A socket that is bound to a protocol would
@@ -29,21 +18,18 @@ impl Socket {
         if protocol != 0 {
             self.attach(&program::NOTHING)?;
         }
-        let address = address(interface, protocol);
-        let (at, len) = (ptr::from_ref(&address).cast(), size_of_val(&address) as libc::socklen_t);
-        // SAFETY: `len` bytes at `at` are the address.
-        checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
+        self.bind_to(interface, protocol)
     }
 
     /// If the process may not exceed the system's limit on send buffers, the kernel applies that
     /// limit.
     pub(crate) fn set_send_buffer(&self, bytes: c_int) -> io::Result<()> {
-        self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
-            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
+        set(&self.0, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+            .or_else(|_| set(&self.0, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
     }
 
     pub(crate) fn bypass_qdisc(&self) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
+        set(&self.0, libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
     }
 
     /// Sends a packet without blocking. The system calls for sending have no address argument, so

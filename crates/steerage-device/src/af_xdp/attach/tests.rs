@@ -1,4 +1,5 @@
 use std::net::UdpSocket;
+use std::thread;
 use std::time::Instant;
 
 use steerage::flow::wire::ethertype;
@@ -16,7 +17,7 @@ fn other() -> Program {
     let mut asm = Assembler::default();
     asm.set(R0, 2);
     asm.exit();
-    Program::load_as("somebodys", &asm.finish().unwrap(), None, true, &mut []).unwrap()
+    Program::load("somebodys", &asm.finish().unwrap(), None, true, &mut []).unwrap()
 }
 
 fn options(replace: bool) -> AfXdpOptions {
@@ -46,7 +47,7 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
                 true => Some(program.attach(index, theirs).unwrap()),
                 false => {
                     let mut kernel = Rtnetlink::open().unwrap();
-                    kernel.set_xdp_program(index, place, Some(program.as_fd())).unwrap();
+                    kernel.exchange_xdp_program(index, place, None, Some(program.as_fd())).unwrap();
                     None
                 }
             };
@@ -63,7 +64,7 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
             assert!(note.contains(&whose) && note.contains("It listens instead"), "{note}");
             let taking = options(true).open().unwrap();
             let ours = link().programs[0].id;
-            assert!(ProgramInfo::of(ours).unwrap().is_ours() && ours != there);
+            assert!(ProgramInfo::of_id(ours).unwrap().is_ours() && ours != there);
             drop(taking);
             // Until `execve`, a forked child of another test has copies of all file descriptors.
             let start = Instant::now();

@@ -20,7 +20,7 @@ use crate::af_xdp::device::Device;
 use crate::af_xdp::metadata::Functions;
 use crate::af_xdp::program::{Maps, program};
 use crate::af_xdp::queue::Queue;
-use crate::af_xdp::sys::{Map, Mode, Program, Socket};
+use crate::af_xdp::sys::{Map, Mode, NAME, Program, Socket};
 
 struct Taking {
     started: Instant,
@@ -59,7 +59,7 @@ impl Taking {
             functions: Functions::default(),
         };
         let instructions = program(options.take.as_ref().unwrap(), maps).unwrap();
-        let loaded = Program::load(&instructions, None, true, &mut []).unwrap();
+        let loaded = Program::load(NAME, &instructions, None, true, &mut []).unwrap();
         let link = loaded.attach(port.index, Mode::Native).unwrap();
         let attached = Attached {
             sockets,

@@ -10,13 +10,12 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use steerage::DeviceError;
-use steerage::flow::wire::ethernet;
 use steerage_netlink::ethtool::Ethtool;
 use steerage_netlink::{Changes, Entry, Link, Rtnetlink};
 
 use super::table::{Place, State, Table};
 use super::uses;
-use crate::af_xdp::device::Device;
+use crate::af_xdp::device::{Device, Known};
 use crate::af_xdp::sys;
 
 #[derive(Debug)]
@@ -27,18 +26,6 @@ pub(super) struct Watcher {
     /// For each place (table entry), the last known state of its port.
     known: Vec<Option<Known>>,
     refused: Vec<u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    up: bool,
-    mtu: Option<usize>,
-}
-
-impl Known {
-    fn of(link: &Link) -> Self {
-        Self { up: link.up, mtu: link.mtu }
-    }
 }
 
 impl Watcher {
@@ -134,7 +121,7 @@ impl Watcher {
         let place = &table.places[nth];
         let State { port: Some(port), receives } = place.state() else { return };
         if let Some(known) = self.known[nth].replace(Known::of(link)) {
-            report(&port, known, link);
+            port.report("the port of the bond", known, Known::of(link));
         }
         if uses(table.bond, link) != receives {
             place.set(State { port: Some(port), receives: !receives });
@@ -202,20 +189,5 @@ impl Watcher {
             set.map_err(|e| device.error("give the program its number", e))?;
         }
         Ok((device, queues))
-    }
-}
-
-fn report(port: &Device, before: Known, link: &Link) {
-    let (device, longest) = (&port.name, port.longest());
-    match (before.up, link.up) {
-        (false, true) => tracing::info!(%device, "the port of the bond is up again"),
-        (true, false) => tracing::warn!(%device, "the port of the bond is down; going on when it is up"),
-        _ => {}
-    }
-    let Some(mtu) = link.mtu.filter(|mtu| before.mtu.is_some_and(|before| before != *mtu)) else { return };
-    if mtu + ethernet::TAGGED_BYTES > longest {
-        tracing::warn!(%device, mtu, longest, "the MTU was raised: frames longer than there is room for are lost until a new start");
-    } else {
-        tracing::info!(%device, mtu, "the MTU was changed");
     }
 }

@@ -10,7 +10,7 @@ use steerage::flow::wire::ethernet;
 use steerage::{DeviceError, device::DeviceCounts};
 use steerage_netlink::{Change, Changes, Entry, Link, Rtnetlink};
 
-use super::super::device::Device;
+use super::super::device::{Device, Known};
 use super::super::sys::ByCpu;
 use super::UNSEEN;
 
@@ -34,8 +34,7 @@ pub(super) struct Watch {
     missing: bool,
     /// One queue detects unseen frames for all queues of the interface.
     unseen: Option<Unseen>,
-    up: bool,
-    mtu: usize,
+    known: Known,
     /// True if this queue logs changes of the interface for all its queues.
     tells: bool,
 }
@@ -50,8 +49,7 @@ impl Watch {
             seconds,
             missing: false,
             unseen: (tells && can_be_forgotten).then(Unseen::open).transpose()?,
-            up: true,
-            mtu: device.frame_bytes - ethernet::TAGGED_BYTES,
+            known: Known { up: true, mtu: Some(device.frame_bytes - ethernet::TAGGED_BYTES) },
             tells,
         })
     }
@@ -99,21 +97,9 @@ impl Watch {
 
     fn changed(&mut self, device: &Device, link: &Link) {
         device.program.attachment.changed(link);
-        let mtu = link.mtu.unwrap_or(self.mtu);
-        let before = (std::mem::replace(&mut self.up, link.up), std::mem::replace(&mut self.mtu, mtu));
-        if !self.tells {
-            return;
-        }
-        let (name, longest) = (&device.name, device.longest());
-        match (before.0, self.up) {
-            (false, true) => tracing::info!(device = %name, "the interface is up again"),
-            (true, false) => tracing::warn!(device = %name, "the interface is down; going on when it is up"),
-            _ => {}
-        }
-        if mtu != before.1 && mtu + ethernet::TAGGED_BYTES > longest {
-            tracing::warn!(device = %name, mtu, longest, "the MTU was raised: frames longer than there is room for are lost until a new start");
-        } else if mtu != before.1 {
-            tracing::info!(device = %name, mtu, "the MTU was changed");
+        let before = std::mem::replace(&mut self.known, Known::of(link));
+        if self.tells {
+            device.report("the interface", before, self.known);
         }
     }
 

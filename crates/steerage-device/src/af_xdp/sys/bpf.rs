@@ -13,7 +13,7 @@ const MAP_DELETE: c_long = 3;
 pub(super) const PROG_LOAD: c_long = 5;
 const PROG_ATTACH: c_long = 8;
 const PROG_DETACH: c_long = 9;
-pub(super) const PROG_BY_ID: c_long = 13;
+const PROG_BY_ID: c_long = 13;
 const INFO_BY_FD: c_long = 15;
 const PROG_QUERY: c_long = 16;
 pub(super) const LINK_CREATE: c_long = 28;
@@ -46,6 +46,8 @@ const KERNEL_CPUS_MAX: usize = 8192;
 const LINKS_MAX: usize = 10_000;
 
 const NAME_BYTES: usize = 16;
+
+const LOG_BYTES: usize = 1 << 16;
 
 #[repr(C, align(8))]
 pub(super) struct Attributes([u8; BYTES]);
@@ -184,6 +186,16 @@ pub(in crate::af_xdp) enum Mode {
     Skb,
 }
 
+/// Loads a program. If the kernel rejects the program, loads it again to log the verifier's reason.
+pub(in crate::af_xdp) fn with_log<T>(load: impl Fn(&mut [u8]) -> io::Result<T>) -> io::Result<T> {
+    load(&mut []).inspect_err(|_| {
+        let mut log = vec![0; LOG_BYTES];
+        let _ = load(&mut log);
+        let reason = String::from_utf8_lossy(&log);
+        tracing::debug!(verifier = reason.trim_end_matches('\0'), "a program would not load");
+    })
+}
+
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Program(OwnedFd);
 
@@ -196,15 +208,6 @@ impl AsFd for Program {
 impl Program {
     /// A program that calls functions of the kernel must be bound to one interface.
     pub(in crate::af_xdp) fn load(
-        program: &[Instruction],
-        bound_to: Option<u32>,
-        several: bool,
-        log: &mut [u8],
-    ) -> io::Result<Self> {
-        Self::load_as(NAME, program, bound_to, several, log)
-    }
-
-    pub(in crate::af_xdp) fn load_as(
         name: &str,
         program: &[Instruction],
         bound_to: Option<u32>,
@@ -272,20 +275,35 @@ impl Link {
 pub(in crate::af_xdp) struct ProgramInfo {
     pub(in crate::af_xdp) id: u32,
     pub(in crate::af_xdp) name: String,
+    /// The number of the first BPF map that the program uses.
+    pub(in crate::af_xdp) map: Option<u32>,
 }
 
 impl ProgramInfo {
-    pub(in crate::af_xdp) fn of(id: u32) -> io::Result<Self> {
-        // SAFETY: numbers only.
-        let program = unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }?;
-        let info = info(program.as_fd())?;
-        // The name is at offset 64 of `struct bpf_prog_info`.
-        Ok(Self { id, name: info.text(64) })
+    pub(in crate::af_xdp) fn of(program: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut map = [0_u32];
+        // `struct bpf_prog_info`: the number of maps at offset 52, the address of the list at 56.
+        let info = Attributes::new().word(52, 1).pointer(56, map.as_mut_ptr().cast_const());
+        // SAFETY: the kernel writes at most one number to the list, as the request says.
+        let info = unsafe { info_into(program, info) }?;
+        // `black_box`, because the compiler cannot see that the kernel has written the number.
+        let map = std::hint::black_box(&map)[0];
+        Ok(Self { id: info.word_at(4), name: info.text(64), map: (info.word_at(52) > 0).then_some(map) })
+    }
+
+    pub(in crate::af_xdp) fn of_id(id: u32) -> io::Result<Self> {
+        Self::of(program_of(id)?.as_fd())
     }
 
     pub(in crate::af_xdp) fn is_ours(&self) -> bool {
         self.name == NAME
     }
+}
+
+/// Opens the loaded program with the number `id`. Requires CAP_SYS_ADMIN.
+pub(in crate::af_xdp) fn program_of(id: u32) -> io::Result<OwnedFd> {
+    // SAFETY: numbers only.
+    unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }
 }
 
 pub(super) fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
@@ -298,7 +316,7 @@ pub(super) fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
 ///
 /// # Safety
 /// Each list must be valid for writes of the number of elements that `info` states.
-pub(super) unsafe fn info_into(fd: BorrowedFd<'_>, mut info: Attributes) -> io::Result<Attributes> {
+unsafe fn info_into(fd: BorrowedFd<'_>, mut info: Attributes) -> io::Result<Attributes> {
     let attributes = Attributes::new().descriptor(0, fd).word(4, BYTES as u32);
     let mut attributes = attributes.pointer(8, info.0.as_mut_ptr().cast_const());
     // SAFETY: the kernel writes at most `BYTES` bytes, as the request says. The lists are the
@@ -325,13 +343,11 @@ impl Dissector {
     }
 
     pub(in crate::af_xdp) fn of(id: u32) -> io::Result<Self> {
-        // SAFETY: numbers only.
-        unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }.map(Self)
+        program_of(id).map(Self)
     }
 
-    pub(in crate::af_xdp) fn id(&self) -> io::Result<u32> {
-        // The program's number is at offset 4 of `struct bpf_prog_info`.
-        Ok(info(self.0.as_fd())?.word_at(4))
+    pub(in crate::af_xdp) fn info(&self) -> io::Result<ProgramInfo> {
+        ProgramInfo::of(self.0.as_fd())
     }
 
     pub(in crate::af_xdp) fn attach(&self) -> io::Result<()> {

@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::super::assembler::Instruction;
-use super::bpf::{ATTACH_XDP, Attributes, HAS_FRAGS, LICENSE, Map, PROG_BY_ID, PROG_LOAD, PROG_TYPE_XDP};
-use super::bpf::{LINK_CREATE, MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, TYPE_ARRAY, bpf, bpf_fd, info, info_into};
+use super::bpf::{ATTACH_XDP, Attributes, HAS_FRAGS, LICENSE, Map, PROG_LOAD, PROG_TYPE_XDP};
+use super::bpf::{LINK_CREATE, MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, TYPE_ARRAY, bpf, bpf_fd, info};
 
 const OBJECT_PIN: c_long = 6;
 const OBJECT_GET: c_long = 7;
@@ -117,33 +117,6 @@ pub(in crate::af_xdp) fn value_of(map: u32, value: &mut [u8]) -> io::Result<()> 
     let mut attributes = attributes.pointer(8, &raw const key).pointer(16, value.as_mut_ptr().cast_const());
     // SAFETY: the key has 32 bits, and the kernel writes as many bytes as the value has.
     unsafe { bpf(MAP_LOOKUP, &mut attributes) }.map(drop)
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::af_xdp) struct Description {
-    pub(in crate::af_xdp) id: u32,
-    pub(in crate::af_xdp) name: String,
-    /// The number of the first BPF map that the program uses.
-    pub(in crate::af_xdp) map: Option<u32>,
-}
-
-impl Description {
-    pub(in crate::af_xdp) fn of(program: BorrowedFd<'_>) -> io::Result<Self> {
-        let mut map = [0_u32];
-        // `struct bpf_prog_info`: the number of maps at offset 52, the address of the list at 56.
-        let info = Attributes::new().word(52, 1).pointer(56, map.as_mut_ptr().cast_const());
-        // SAFETY: the kernel writes at most one number to the list, as the request says.
-        let info = unsafe { info_into(program, info) }?;
-        // `black_box`, because the compiler cannot see that the kernel has written the number.
-        let map = std::hint::black_box(&map)[0];
-        Ok(Self { id: info.word_at(4), name: info.text(64), map: (info.word_at(52) > 0).then_some(map) })
-    }
-}
-
-/// Opens the loaded program with the number `id`. Requires CAP_SYS_ADMIN.
-pub(in crate::af_xdp) fn program_of(id: u32) -> io::Result<OwnedFd> {
-    // SAFETY: numbers only.
-    unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }
 }
 
 /// Keeps a BPF program or link loaded without a file descriptor.

@@ -1,11 +1,12 @@
 //! A ring of an AF_XDP socket, which is shared with the kernel. The producer writes entries and
 //! advances the producer index. The consumer reads the entries and advances the consumer index.
 
-use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys::map;
 
 const XDP_RING_NEED_WAKEUP: u32 = 1;
 
@@ -50,15 +51,8 @@ impl<T: Copy> Ring<T> {
     /// `place` is the offset of the ring for mmap(2), and `size` is a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, place: i64, offsets: RingOffsets, size: u32) -> io::Result<Self> {
         let bytes = offsets.entries as usize + size as usize * size_of::<T>();
-        let protection: c_int = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, socket.as_raw_fd(), place) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base: NonNull<u8> =
-            NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave the null address"))?;
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+        let base = map(bytes, access, flags, socket.as_raw_fd(), place)?;
         let first = offsets.entries as usize;
         // SAFETY: the entries begin within the mapping, which is long enough for all of them.
         let entries = unsafe { base.add(first) }.cast();

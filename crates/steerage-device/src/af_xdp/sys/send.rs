@@ -11,6 +11,7 @@ use super::{
     FEWEST, How, InterfaceQueue, MmapOffsets, SOL_XDP, Shape, Socket, XDP_MMAP_OFFSETS, XDP_PKT_CONTD,
     XDP_UMEM_COMPLETION_RING, XDP_UMEM_FILL_RING,
 };
+use crate::sys::{get, set};
 
 const XDP_TX_RING: i32 = 3;
 const XDP_PGOFF_TX_RING: i64 = 0x8000_0000;
@@ -55,7 +56,7 @@ impl Unsent {
 impl Socket {
     /// A process with CAP_NET_ADMIN may exceed the system's limit on send buffers.
     pub(in crate::af_xdp) fn set_send_buffer(&self, bytes: i32) -> io::Result<()> {
-        self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+        set(&self.0, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
     }
 
     /// The first sender of a queue (`first`) also sets up the rings that its senders share.
@@ -70,11 +71,11 @@ impl Socket {
                 self.register(region, shape)?;
             }
             // The kernel requires a fill ring even for a socket that only sends.
-            self.set(SOL_XDP, XDP_UMEM_FILL_RING, &FEWEST)?;
-            self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
+            set(&self.0, SOL_XDP, XDP_UMEM_FILL_RING, &FEWEST)?;
+            set(&self.0, SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
         }
-        self.set(SOL_XDP, XDP_TX_RING, &shape.ring)?;
-        let offsets: MmapOffsets = self.get(SOL_XDP, XDP_MMAP_OFFSETS)?;
+        set(&self.0, SOL_XDP, XDP_TX_RING, &shape.ring)?;
+        let offsets: MmapOffsets = get(&self.0, SOL_XDP, XDP_MMAP_OFFSETS)?;
         let tx = Ring::map(self.0.as_fd(), XDP_PGOFF_TX_RING, offsets.tx, shape.ring)?;
         Ok(Sender { tx, socket: self })
     }
@@ -94,7 +95,7 @@ impl Sender {
 
     /// Maps the queue's completion ring, once, for as long as this socket exists.
     pub(in crate::af_xdp) fn completions(&self, size: u32) -> io::Result<Completions> {
-        let offsets: MmapOffsets = self.socket.get(SOL_XDP, XDP_MMAP_OFFSETS)?;
+        let offsets: MmapOffsets = get(&self.socket.0, SOL_XDP, XDP_MMAP_OFFSETS)?;
         Ring::map(self.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, offsets.completion, size).map(Completions)
     }
 

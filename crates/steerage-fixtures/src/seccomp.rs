@@ -1,11 +1,10 @@
-//! Evaluates a compiled seccomp program in user space, to find out which system calls the program
-//! allows.
+//! Evaluates a compiled seccomp program, and reads the documented lists of system calls.
 
 use std::collections::BTreeSet;
 
-use seccompiler::BpfProgram;
+use seccompiler::BpfProgramRef;
 
-/// The codes of the BPF instructions that seccompiler generates, as in linux/bpf_common.h.
+/// The BPF instructions that seccompiler generates, from linux/bpf_common.h.
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
 const JUMP_EQUAL: u16 = 0x15;
@@ -17,12 +16,12 @@ const RETURN: u16 = 0x06;
 /// `SECCOMP_RET_ALLOW` of linux/seccomp.h.
 const ALLOW: u32 = 0x7fff_0000;
 
-/// The offsets of fields in `struct seccomp_data` of linux/seccomp.h.
+/// Offsets in `struct seccomp_data` of linux/seccomp.h.
 const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
-/// The number of the CPU architecture in linux/audit.h.
+/// From linux/audit.h.
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -30,8 +29,7 @@ const ARCH: u32 = 0xc000_00b7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCH: u32 = 0xc000_00f3;
 
-/// A filter's decision about a system call whose number is known, but whose arguments are not
-/// known.
+/// A program's decision about a system call whose arguments are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The system call is allowed with any arguments.
@@ -42,7 +40,8 @@ pub enum Answer {
     Denied,
 }
 
-pub(crate) fn answer(program: &BpfProgram, number: u32) -> Answer {
+/// Returns the program's decision about the system call `number`.
+pub fn answer(program: BpfProgramRef<'_>, number: u32) -> Answer {
     let answers = returned(program, number, None);
     match (answers.contains(&ALLOW), answers.len()) {
         (true, 1) => Answer::Allowed,
@@ -51,13 +50,24 @@ pub(crate) fn answer(program: &BpfProgram, number: u32) -> Answer {
     }
 }
 
-pub(crate) fn allows(program: &BpfProgram, number: u32, arguments: &[u64; 6]) -> bool {
+/// Returns true if the program allows the system call `number` with the arguments `arguments`.
+pub fn allows(program: BpfProgramRef<'_>, number: u32, arguments: &[u64; 6]) -> bool {
     returned(program, number, Some(arguments)) == BTreeSet::from([ALLOW])
 }
 
-/// Returns all values that the seccomp program can return for a system call. If the arguments of
-/// the system call are unknown, each comparison with an argument can be true or false.
-fn returned(program: &BpfProgram, number: u32, arguments: Option<&[u64; 6]>) -> BTreeSet<u32> {
+/// Returns the rows of the tables in lab/notes/system-calls.md and docs/privileges.md.
+pub fn documented_rows() -> Vec<Vec<&'static str>> {
+    [include_str!("../../../lab/notes/system-calls.md"), include_str!("../../../docs/privileges.md")]
+        .into_iter()
+        .flat_map(str::lines)
+        .filter(|line| line.starts_with("| "))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
+}
+
+/// Returns all values that the program can return. If the arguments are unknown, each comparison
+/// with an argument can be true or false.
+fn returned(program: BpfProgramRef<'_>, number: u32, arguments: Option<&[u64; 6]>) -> BTreeSet<u32> {
     let load = |at: u32| match at {
         NUMBER_AT => Some(number),
         ARCH_AT => Some(ARCH),

@@ -1,25 +1,12 @@
-use std::fmt;
 use std::sync::Arc;
-
-use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
-use steerage_mem::{Completion, KeptPages, Memory, Page, Region, RegionError};
 
 use steerage_core::limits::{BACKLOG_DEFAULT, HEADROOM, PAGE_BYTES_MIN, POOL_BULK};
 use steerage_core::page_cache::PagePool;
-use steerage_mem::{STACKS, SharedPool};
+use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
+use steerage_mem::{Completion, KeptPages, Memory, Page, Region, RegionError, STACKS, SharedPool};
 
-/// The page pool of a receive queue and a ring to one CPU, without a device, for benchmarks.
-///
-/// ```
-/// use steerage_testing::PageLoop;
-///
-/// // One queue, with a local cache of 16 units.
-/// let (mut queue, _consumer) = PageLoop::new(1, 16)?.remove(0);
-/// assert_eq!(queue.send(64), 64);
-/// # Ok::<(), steerage_mem::RegionError>(())
-/// ```
-#[doc(hidden)]
-pub struct PageLoop {
+/// The page pool of a receive queue and a ring to one CPU, without a device.
+pub(super) struct PageLoop {
     pool: PagePool,
     producer: Producer,
     frames: Vec<Completion>,
@@ -28,10 +15,7 @@ pub struct PageLoop {
 impl PageLoop {
     /// Creates `queues` queues that share one page pool, each with a local cache of `local_pages`
     /// pages, and the consumers of their rings. Consumers return pages by [`Consumer::finish`].
-    ///
-    /// # Errors
-    /// Fails if there is too little memory.
-    pub fn new(queues: usize, local_pages: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
+    pub(super) fn new(queues: usize, local_pages: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
         let slots = BACKLOG_DEFAULT.next_power_of_two();
         let (region, mut pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
         // The writes make the kernel map the pages now, and not during a benchmark.
@@ -54,14 +38,14 @@ impl PageLoop {
     /// ring has too few free slots even after finished pages were taken back, hands over no page.
     /// Returns the number of pages that were handed over.
     #[inline]
-    pub fn send(&mut self, count: usize) -> usize {
+    pub(super) fn send(&mut self, count: usize) -> usize {
         self.hand_over(count, |_, page| Completion::new(page, 0, 0))
     }
 
     /// Like [`send`](Self::send), but writes a frame to each page. The function `write` gets the
     /// bytes of the page after its headroom, and returns the length of the frame that it wrote.
     #[inline]
-    pub fn send_frames(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> usize) -> usize {
+    pub(super) fn send_frames(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> usize) -> usize {
         self.hand_over(count, |region, mut page| {
             let len = write(&mut region.page_mut(&mut page)[HEADROOM..]);
             Completion::new(page, HEADROOM, len)
@@ -88,14 +72,8 @@ impl PageLoop {
 
     /// Returns how many pages the queue has taken from its local page cache, and how many from the
     /// shared pool. These two counts change only when pages return to the queue.
-    pub fn served(&self) -> (u64, u64) {
+    pub(super) fn served(&self) -> (u64, u64) {
         self.pool.served()
-    }
-}
-
-impl fmt::Debug for PageLoop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PageLoop").field("served", &self.served()).finish_non_exhaustive()
     }
 }
 

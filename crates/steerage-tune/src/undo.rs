@@ -224,7 +224,7 @@ impl Undo {
     }
 
     /// Makes the undo file belong to the present boot and interface, with the present values as old
-    /// values. Returns false if the undo file already belongs to both.
+    /// values. Returns false if the undo file already belongs to this boot and interface.
     ///
     /// # Errors
     /// Fails if the undo file cannot be written.

@@ -180,8 +180,9 @@ fn a_collector_that_goes_away_leaves_the_rest_lost() {
 #[test]
 fn datagrams_that_nobody_takes_are_counted() {
     let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let to = format!("ipfix://{nowhere}?rate=max");
-    let ran = run(&["meter", "synthetic:packets=50000,flows=20000", "--virtual-cpus", "2", "--json", "--export", &to]);
+    let to = format!("ipfix://{nowhere}");
+    let args = ["meter", "synthetic:packets=50000,flows=20000", "--virtual-cpus", "2", "--json", "--export"];
+    let ran = run(&[&args[..], &[&format!("{to}?rate=max")]].concat());
     let report = ran.report();
     assert_counted(&report);
     let counts = output(&report, &to);

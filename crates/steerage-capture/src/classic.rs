@@ -16,23 +16,27 @@ use crate::filter::FileFilters;
 
 pub(super) const HEADER_BYTES: usize = 24;
 
-/// Seconds, fraction, captured length and original length, 4 bytes each. A [`FrameHeader`] has the
-/// same size, so that it can replace the record's header in memory.
+/// A record's header has seconds, fraction, captured length and original length, 4 bytes each. A
+/// [`FrameHeader`] has the same size, so that it can replace the record's header in memory.
 const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 
-/// As in a big-endian file. In a little-endian file, the bytes are reversed.
+/// The magic numbers of pcap files, as in a big-endian file. In a little-endian file, the bytes of
+/// a magic number are reversed.
 const MAGICS: [u32; 3] = [0xa1b2_c3d4, 0xa1b2_3c4d, MODIFIED_MAGIC];
 
-/// Modified pcap, which some devices write, such as FRITZ!Box routers, has microseconds, and 8 more
-/// bytes in each record's header: the interface, the protocol and the packet type.
+/// Modified pcap, which some devices such as FRITZ!Box routers write, has times in microseconds.
+/// Each record's header has 8 more bytes than in pcap: the interface, the protocol and the packet
+/// type.
 const MODIFIED_MAGIC: u32 = 0xa1b2_cd34;
 const MODIFIED_BYTES: usize = 8;
 
-/// Version 2.4 is used since 1998. The records of older versions have the same size.
+/// Version 2.4 of pcap has been used since 1998. The records of older pcap versions have the same
+/// size.
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
-/// In the last field of the file header, higher bits describe frame check sequences.
+/// In the last field of the pcap file header, the bits above the link type describe frame check
+/// sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
 
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
@@ -42,9 +46,10 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
     InOrder,
-    /// Some writers of version 2.3 exchanged the lengths. The captured length is the smaller one.
+    /// Some writers of pcap version 2.3 exchanged a packet's two lengths. The captured length is
+    /// the smaller of the two lengths.
     Either,
-    /// The original length is first, as in files up to version 2.2.
+    /// The original length is before the captured length, as in files up to pcap version 2.2.
     Swapped,
 }
 

@@ -1,4 +1,5 @@
-//! The written formats, in the machine's byte order. pcapng: draft-ietf-opsawg-pcapng.
+//! The capture formats that steerage writes, in the machine's byte order: pcap and pcapng
+//! (draft-ietf-opsawg-pcapng).
 
 use steerage::{LinkType, WallTime};
 
@@ -9,16 +10,18 @@ const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
 const IF_TSRESOL: u16 = 9;
-/// 10 to the power of -9 seconds. The default of pcapng is 10 to the power of -6 seconds.
+/// The resolution of times: 10 to the power of -9 seconds. The default of pcapng is 10 to the power
+/// of -6 seconds.
 const NANOSECONDS: u8 = 9;
 
-/// Type, length, interface, time in two halves, and the packet's two lengths.
+/// The bytes of an enhanced packet block's header: type, length, interface, time in two halves, and
+/// the packet's two lengths.
 const PACKET_HEAD: usize = 28;
 
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
-/// Seconds, parts of a second, and the packet's two lengths.
+/// The bytes of a pcap record's header: seconds, parts of a second, and the packet's two lengths.
 const RECORD_HEAD: usize = 16;
 
 /// The format of a written capture.
@@ -48,7 +51,8 @@ pub(super) struct Interface {
     pub(super) has_nanos: bool,
 }
 
-/// The complete packets in a file that may be cut off. `len` is the position after the last one.
+/// The complete packets in a file that may be cut off. `len` is the position after the last
+/// complete packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Whole {
     pub(super) packets: u64,
@@ -59,7 +63,7 @@ pub(super) struct Whole {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketHead {
     pub(super) interface: (u32, Interface),
-    /// Since 1970.
+    /// The packet's time in nanoseconds since 1970.
     pub(super) nanos: u64,
     pub(super) captured: usize,
     pub(super) wire: usize,
@@ -97,7 +101,7 @@ impl StreamFormat {
         }
     }
 
-    /// The pcapng interface to which a packet with this link type and time belongs.
+    /// Returns the pcapng interface to which a packet with this link type and time belongs.
     #[inline]
     pub(super) fn interface(self, link: LinkType, nanos: u64) -> Interface {
         let needs_nanos = self == Self::PcapngMicros && nanos % 1000 != 0;
@@ -146,8 +150,8 @@ impl StreamFormat {
         true
     }
 
-    /// Finds the complete packets in bytes that this module wrote, and that may be cut off. A
-    /// pcapng file may have other blocks between the packets.
+    /// Finds the complete packets in `written`: bytes that this module wrote, and that may be cut
+    /// off at any position. A pcapng file may have other blocks between the packets.
     pub(super) fn whole(self, written: &[u8]) -> Whole {
         let word = |at: usize| written.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
         let mut whole = Whole::default();
@@ -213,7 +217,8 @@ fn extend<const N: usize>(to: &mut Vec<u8>, words: [u32; N]) {
     words.iter().for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
 }
 
-/// Magic number, version 2.4, two unused fields, maximum packet length, and link type.
+/// Returns the header of a pcap file: magic number, version 2.4, two unused fields, maximum packet
+/// length, and link type.
 fn pcap_head(magic: u32, link: LinkType) -> Vec<u8> {
     let version = [2_u16, 4].map(u16::to_ne_bytes).concat();
     let rest = [0, 0, PACKET_BYTES_MAX as u32, u32::from(link.0)].map(u32::to_ne_bytes).concat();

@@ -1,4 +1,4 @@
-//! The files of a capture. All are checked before the first one is read.
+//! The files of a capture. All files are checked before packets are read from the first file.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ const HEAD_BYTES: usize = 16 << 10;
 pub(super) struct Files {
     to_come: VecDeque<PathBuf>,
     shared: Arc<Shared>,
-    /// Opens all files after the first file.
+    /// The thread that opens all files after the first file.
     opener: Option<Helper>,
 }
 
@@ -53,7 +53,8 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) struct Kinds {
     pub(super) known: Vec<FrameKind>,
-    /// The files may contain other kinds: a pipe, or a pcapng file with further interfaces.
+    /// True if the files may contain other kinds of frames: a file is a pipe, or a pcapng file that
+    /// may have further interfaces.
     pub(super) others: bool,
 }
 
@@ -62,7 +63,7 @@ impl Kinds {
 }
 
 impl Files {
-    /// Checks that each file exists and is a capture. Pipes are not read.
+    /// Checks that each file exists and is a capture. Pipes are not read for this check.
     pub(super) fn new(paths: &[PathBuf]) -> Result<(Self, Known), DeviceError> {
         let waker = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|e| DeviceError::new("the files", "wait for", e.into()))?;

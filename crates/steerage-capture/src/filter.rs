@@ -1,10 +1,11 @@
 //! Filters: programs of classic BPF, as tcpdump compiles them. The kernel runs the filters of live
-//! interfaces, and this process runs those of capture files ([`FrameFilter`]).
+//! interfaces, and this process runs the filters of capture files ([`FrameFilter`]).
 //!
 //! This crate has no compiler for libpcap's filter language: a second compiler might differ
-//! slightly, and its filters would pass wrong packets unnoticed. Therefore tcpdump compiles the
-//! expression, now or in advance, as the numbers that `tcpdump -ddd` prints. This crate checks each
-//! program by the kernel's rules before running it.
+//! slightly, and its filters would pass wrong packets unnoticed. Therefore tcpdump compiles each
+//! filter expression. The user may also compile an expression in advance, and give the numbers that
+//! `tcpdump -ddd` prints. Before this crate runs a filter program, it checks the program by the
+//! kernel's rules.
 
 mod check;
 mod for_files;
@@ -23,8 +24,9 @@ pub(crate) use for_files::FileFilters;
 pub(crate) use kinds::FrameKind;
 pub use run::FrameFilter;
 
-/// The bytes of a filter's text: more than the kernel's longest program in numbers (4096 lines of
-/// at most 28 bytes), and less than the longest argument of a program (128 KiB).
+/// The maximum number of bytes in a filter's text. The kernel's longest filter program, written as
+/// numbers (4096 lines of at most 28 bytes), is shorter than this limit. The longest possible
+/// argument of a command (128 KiB) is longer than this limit.
 const TEXT_BYTES_MAX: usize = 120 << 10;
 
 /// The maximum number of instructions in a filter program: `BPF_MAXINSNS` of linux/bpf_common.h.
@@ -36,13 +38,13 @@ const SHOWN_CHARS_MAX: usize = 64;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// The operation code.
+    /// The instruction's operation code.
     pub code: u16,
     /// The number of instructions to skip if the comparison is true.
     pub jump_true: u8,
     /// The number of instructions to skip if the comparison is false.
     pub jump_false: u8,
-    /// The operand.
+    /// The instruction's operand.
     pub operand: u32,
 }
 
@@ -71,7 +73,8 @@ impl Filter {
     /// Makes a filter from a compiled program.
     ///
     /// # Errors
-    /// [`FilterError::Program`], by the rules of `bpf_check_classic` in net/core/filter.c.
+    /// [`FilterError::Program`] if the program violates the rules of `bpf_check_classic` in
+    /// net/core/filter.c.
     pub fn from_instructions(instructions: impl Into<Box<[Instruction]>>) -> Result<Self, FilterError> {
         let instructions = instructions.into();
         check::program(&instructions)?;
@@ -84,12 +87,13 @@ impl Filter {
     /// - `not port 22`: an expression (pcap-filter(7)), which the `tcpdump` in the `PATH` compiles,
     ///   for `interface` if it is given and may be opened. The keyword `vlan` matches live frames
     ///   only with the interface, because the kernel removes VLAN tags before the filter runs.
-    /// - The numbers that `tcpdump -ddd` prints, on separate lines or with commas between them. No
-    ///   program is started.
+    /// - The numbers that `tcpdump -ddd` prints, on separate lines or with commas between them. A
+    ///   filter in numbers starts no program.
     /// - `@FILE`: a file that contains an expression or such numbers.
     ///
     /// # Errors
-    /// [`FilterError`]. [`is_mistake`](FilterError::is_mistake) is true if the filter is wrong.
+    /// [`FilterError`], whose function [`is_mistake`](FilterError::is_mistake) returns true if the
+    /// filter itself is wrong.
     ///
     /// ```
     /// use steerage::LinkType;
@@ -171,7 +175,7 @@ pub enum FilterError {
     /// The file with the filter cannot be read.
     #[error("cannot read the filter in {}: {cause}", .path.escape_debug())]
     File {
-        /// The name of the file.
+        /// The name of the file with the filter.
         path: String,
         /// The error of the kernel.
         #[source]

@@ -1,8 +1,9 @@
 //! Reads a file in place: directly in the kernel's page cache, without copying the bytes.
 //!
 //! The file is mapped piece by piece while the kernel grants a read lease, which a separate thread
-//! takes. The thread returns the lease when another process wants to change the file. After that,
-//! or at the end of the file, the queue continues with read(2) at the same record.
+//! takes. The thread returns the lease when another process wants to change the file. After the
+//! lease was returned, or at the end of the file, the queue continues with read(2) at the same
+//! record.
 
 use std::fs::File;
 use std::io;
@@ -14,15 +15,16 @@ use steerage_guard::capabilities;
 
 use super::{BLOCKS, RECORD_BYTES_MAX};
 
-/// The size of a window (a mapped part of a file), in bytes. Moving a window takes two system calls
-/// and empties the TLB, but a process that wants to change the file waits for a copy.
+/// The size of a window (a mapped part of a file), in bytes. Large windows are moved rarely, and
+/// each move takes two system calls and empties the TLB. A process that wants to change the file
+/// waits until the windows in use are copied.
 pub(super) const WINDOW_BYTES: usize = 32 << 20;
 
 /// The queue can read one window while frames in the other windows are still in use.
 pub(super) const WINDOWS: usize = 4;
 
-/// The bytes of a mapped file that one poll makes readable, in less than 30 us if they are in the
-/// page cache. Otherwise, the poll waits for the disk.
+/// The bytes of a mapped file that one poll makes readable. Making the bytes readable takes less
+/// than 30 us if they are in the page cache. Otherwise, the poll waits for the disk.
 const STEP_BYTES: usize = 256 << 10;
 
 /// A mapping begins at a page, and pages have at most 64 KiB.
@@ -100,7 +102,7 @@ impl InPlace {
     /// Makes more bytes readable, for the record at `offset` of the file.
     ///
     /// # Errors
-    /// As [`Windows::check`].
+    /// Fails in the same cases as [`Windows::check`].
     pub(super) fn step(&mut self, (blocks, claim): (&mut Blocks, &Claim), offset: u64) -> io::Result<Step> {
         check(&self.windows)?;
         let shows = match self.window {

@@ -7,7 +7,8 @@ use steerage::{LinkType, WallTime};
 use super::encode::StreamFormat;
 use super::walk::Met;
 
-/// Information about a capture. The queue updates it at most once per poll, for every thread.
+/// Information about a capture, which every thread may read. The queue updates the information at
+/// most once per poll.
 #[derive(Debug)]
 pub struct CaptureInfo {
     // All accesses are relaxed, because the fields publish no other memory. The queue writes all
@@ -50,8 +51,8 @@ impl CaptureInfo {
         self.filtered.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of packets whose timestamp is outside the years 1970 to 2554. Such
-    /// packets are delivered without a time.
+    /// Returns the number of packets whose timestamp is outside the years 1970 to 2554. Packets
+    /// with such a timestamp are delivered without a time.
     pub fn bad_times(&self) -> u64 {
         self.bad_times.load(Ordering::Relaxed)
     }
@@ -79,12 +80,14 @@ impl CaptureInfo {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of all files at their opening, or `None` if one has no size (a pipe).
+    /// Returns the total size of all files when they were opened, or `None` if a file is a pipe,
+    /// which has no size.
     pub fn bytes_total(&self) -> Option<u64> {
         self.bytes_total
     }
 
-    /// Returns the simplest format for the packets of all files, or `None` for a pipe.
+    /// Returns the simplest format that can represent the packets of all files, or `None` if a file
+    /// is a pipe.
     pub fn format(&self) -> Option<StreamFormat> {
         self.format
     }

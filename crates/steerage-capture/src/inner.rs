@@ -42,8 +42,8 @@ impl Inner {
     }
 }
 
-/// Finds the part of a packet to pass on, by the packet's headers and the type of the first header.
-/// With `None`, the whole packet is passed on.
+/// A function that finds the part of a packet to pass on, from the packet's bytes and the type of
+/// its first header. If the function returns `None`, the whole packet is passed on.
 pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
 
 /// The link types of the packets in several streams that are made from one input.

@@ -3,12 +3,13 @@
 //! user's guide is docs/captures.md.
 //!
 //! A pcap file is read in place, in the kernel's page cache, while the kernel grants a read lease
-//! (fcntl(2), F_SETLEASE). With this lease, no process can change or truncate the file unnoticed.
-//! If another process wants to change the file, a thread copies the bytes that handlers still use
-//! and returns the lease, and the queue continues at the same record with read(2). Files without a
-//! lease, pipes and pcapng files are read with read(2) from the beginning.
+//! (fcntl(2), F_SETLEASE). While this process holds the lease, no other process can change or
+//! truncate the capture file unnoticed. If another process wants to change the file, a thread
+//! copies the bytes that handlers still use and returns the lease. The queue of the capture file
+//! then continues at the same record with read(2). Pipes, pcapng files, and files for which the
+//! kernel grants no lease are read with read(2) from the beginning.
 //!
-//! With read(2), the queue fills [`BLOCKS`] blocks of memory, [`READ_BYTES`] at a time, and hands
+//! A queue that uses read(2) fills [`BLOCKS`] blocks of memory, [`READ_BYTES`] at a time, and hands
 //! frames over in these blocks without a copy. A [`FrameHeader`](steerage::device::FrameHeader)
 //! with time, length on the wire, link type and interface replaces the header of each record in
 //! place. If a read ends in the middle of a record, the record is moved to the block of the next
@@ -21,9 +22,9 @@
 //!
 //! Packets of up to [`PACKET_BYTES_MAX`] bytes are read whole. A pcapng file may have any number of
 //! sections in either byte order, each with up to [`INTERFACES_MAX`] interfaces with their own link
-//! types and clocks. The reader understands enhanced, simple and (obsolete) plain packet blocks,
-//! and skips all other blocks. Snap lengths are ignored, except for simple packet blocks, which do
-//! not contain the captured length.
+//! types and clocks. The pcapng reader understands enhanced, simple and (obsolete) plain packet
+//! blocks, and skips all other blocks. Snap lengths are ignored, except for simple packet blocks,
+//! which do not contain the captured length.
 //!
 //! Packets of all link types are delivered, but each poll delivers packets of only one link type.
 //!
@@ -31,7 +32,8 @@
 //! the packets of a running instance.
 //!
 //! Every value in the file is checked before use. If a file is truncated or invalid, the packets
-//! before the damage are delivered, and then the queue reports an error with the damage's offset.
+//! before the damage are delivered, and then the queue reports an error with the offset of the
+//! damage.
 
 #![forbid(unsafe_code)]
 
@@ -100,9 +102,9 @@ use window::{Filled, Window};
 
 use crate::filter::{FileFilters, FilterError};
 
-/// The number of bytes that are read from a file at a time. The cost of a system call per packet is
-/// then negligible, and other CPUs do not run out of packets: the kernel copies these bytes in
-/// about 10 us, and a CPU needs 20 us for a full backlog of cheap packets.
+/// The number of bytes that are read from a file at a time, so large that the cost of a system call
+/// per packet is negligible. During a read of a file, other CPUs do not run out of packets: the
+/// kernel copies 64 KiB in about 10 us, and a CPU needs 20 us for a full backlog of cheap packets.
 pub const READ_BYTES: usize = 64 << 10;
 
 /// The size of a block of frames in bytes, with room for [`READ_BYTES`] and the longest record.
@@ -114,15 +116,16 @@ pub const BLOCKS: usize = 8;
 /// The longest packet in bytes: `MAXIMUM_SNAPLEN` of tcpdump and Wireshark.
 pub const PACKET_BYTES_MAX: usize = 262_144;
 
-/// The length in bytes of the longest packet that a handler can keep or write to, and of every
-/// page. The limit is above the length of a jumbo frame.
+/// The length in bytes of the longest packet that a handler can keep or write to, and the length of
+/// every page. Jumbo frames are shorter than this limit.
 pub const COPY_BYTES_MAX: usize = 9_728;
 
-/// The length in bytes of the longest record in memory. The limit is twice the longest packet,
-/// because a record also has a header, and may have comments and other options.
+/// The length in bytes of the longest record in memory. A record may be twice as long as the
+/// longest packet, because a record also has a header, and may have comments and other options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
-/// The maximum number of interfaces in one section of a pcapng file: frame headers have 16 bits.
+/// The maximum number of interfaces in one section of a pcapng file: a frame header has 16 bits for
+/// the number of the interface.
 pub const INTERFACES_MAX: usize = 65_536;
 
 const _: () = assert!(BLOCK_BYTES >= 2 * RECORD_BYTES_MAX, "a record carried to another block leaves room to read");
@@ -157,14 +160,14 @@ const GIVE: &str = "give a pcap or pcapng file, as it is or packed by gzip or zs
 /// Opens a capture file as a device with one queue. `-` is standard input.
 ///
 /// # Errors
-/// [`DeviceError`] if the file does not exist, cannot be read, or is not a capture. For a pipe,
-/// only a later poll can report that it is not a capture.
+/// [`DeviceError`] if the file does not exist, cannot be read, or is not a capture. If the data of
+/// a pipe is not a capture, a later poll reports the error.
 pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
     Capture::open(path).map(Capture::into_input)
 }
 
-/// Open capture files, which one queue delivers file after file, so that the packets of a flow stay
-/// in order. In a rotated capture, flows continue from file to file.
+/// Open capture files. One queue delivers the packets of all files, one file after another, so that
+/// the packets of a flow stay in order. In a rotated capture, flows continue from file to file.
 ///
 /// ```no_run
 /// use steerage_capture::Capture;
@@ -223,7 +226,7 @@ impl Capture {
     /// Opens a file and reads its first bytes to find its format.
     ///
     /// # Errors
-    /// As [`open`].
+    /// Fails in the same cases as [`open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DeviceError> {
         Self::open_all(&[path])
     }
@@ -231,7 +234,7 @@ impl Capture {
     /// Opens files that are read one after the other, and checks each of them.
     ///
     /// # Errors
-    /// As for [`open`]. An empty list of files is also an error.
+    /// Fails in the same cases as [`open`], and if the list of files is empty.
     pub fn open_all(paths: &[impl AsRef<Path>]) -> Result<Self, DeviceError> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         let (mut files, known) = Files::new(&paths)?;
@@ -246,9 +249,9 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Makes a capture from any reader. The reader must not block: without data, it returns
-    /// [`io::ErrorKind::WouldBlock`], and is called again immediately. If the data is not a
-    /// capture, a poll reports the error.
+    /// Makes a capture from any reader. The reader must not block: while no data is available, the
+    /// reader returns [`io::ErrorKind::WouldBlock`], and is called again immediately. If the data
+    /// is not a capture, a poll reports the error.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
         let (name, info, files) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::none());
         let source = files.source(name.clone(), source::Input::Reader(Box::new(reader)), &info);
@@ -266,7 +269,8 @@ impl Capture {
         Ok(Self::new(name.clone(), files, Open { name, source }, info))
     }
 
-    /// For fuzz targets: starts again with the allocated memory. No frames may be in use.
+    /// For fuzz targets: reads another capture into the memory that is already allocated. No frames
+    /// may be in use.
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
@@ -309,7 +313,7 @@ impl Capture {
     ///
     /// `tcpdump` runs as a child process and compiles an expression for each link type in the
     /// files, so call this function before you [drop privileges](https://docs.rs/steerage-guard)
-    /// and start threads. A filter in numbers is a program for only one link type.
+    /// and start threads. A filter that consists of numbers is a program for only one link type.
     ///
     /// # Errors
     /// [`FilterError`] if the text is not a filter for these files, or if `tcpdump` is missing.
@@ -398,7 +402,7 @@ impl Capture {
         }
     }
 
-    /// Continues with the next file, unless the file ends within a record.
+    /// Continues with the next file, unless the current file ends within a record.
     fn end(&mut self, needs: usize) -> Result<Polled, DeviceError> {
         let text = match (self.window.len(), self.window.skips()) {
             (0, false) => return self.next_file(),

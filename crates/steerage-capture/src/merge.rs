@@ -9,7 +9,7 @@ const MAGIC_BYTES: usize = 4;
 const SECTION_LENGTH: std::ops::Range<usize> = 16..24;
 const BYTE_ORDER: std::ops::Range<usize> = 8..12;
 const BYTE_ORDERS: [&[u8]; 2] = [&[0x1a, 0x2b, 0x3c, 0x4d], &[0x4d, 0x3c, 0x2b, 0x1a]];
-/// The interface's number in a packet block.
+/// The position of the interface's number in a packet block.
 const INTERFACE: usize = 8;
 
 /// The bytes of a pcap header that merged files must share: magic number, version, link type.
@@ -22,10 +22,12 @@ pub enum MergeError {
     /// The stream is not a capture, or is damaged.
     #[error("{0}")]
     Damaged(String),
-    /// The stream has another format, byte order, link type or time resolution than the first.
+    /// The stream has another format, byte order, link type or time resolution than the first
+    /// stream.
     #[error("its capture has another format or link type than that of another stream, and one file cannot have both")]
     Differs,
-    /// Packets without an interface number would belong to another stream's interface.
+    /// In the merged file, packets without an interface number would belong to another stream's
+    /// interface.
     #[error("its capture has simple packet blocks, which cannot be merged")]
     SimplePackets,
 }
@@ -34,7 +36,7 @@ pub enum MergeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CaptureRecord {
     /// The packet's time in nanoseconds since 1970. A record without a time gets the time of the
-    /// previous record, or 0 if there is none.
+    /// previous record, or 0 if there is no previous record.
     pub nanos: u64,
     /// The length of the record in bytes.
     pub len: usize,
@@ -45,7 +47,7 @@ pub struct CaptureRecord {
 ///
 /// The merged file has the header of the first record that was appended. In a pcapng file, equal
 /// interfaces of several streams become one interface, and interface statistics are left out. All
-/// other bytes stay unchanged.
+/// other bytes of the streams stay unchanged.
 ///
 /// ```
 /// use steerage::{LinkType, WallTime};
@@ -87,7 +89,7 @@ struct Stream {
     /// True if the next bytes of a pcap file are the file's header.
     is_new: bool,
     found: Option<CaptureRecord>,
-    /// The number in the merged file of each interface in this stream's current section.
+    /// For each interface in this stream's current section, its number in the merged file.
     interfaces: Vec<u32>,
 }
 
@@ -213,7 +215,8 @@ impl CaptureMerge {
         }
     }
 
-    /// Writes the header of the merged file, or checks that `head` is like it.
+    /// Writes `head` as the header of the merged file. If a header was written before, checks that
+    /// `head` is compatible with that header.
     fn begin(&mut self, head: &[u8], is_same: impl Fn(&[u8]) -> bool, to: &mut Vec<u8>) -> Result<(), MergeError> {
         match &self.head {
             Some(first) if is_same(first) => Ok(()),

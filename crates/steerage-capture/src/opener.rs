@@ -21,12 +21,14 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// The thread has the rights of the calling thread, and ends when this value is dropped.
+    /// Starts a thread that opens files, with the rights of the calling thread. The thread ends
+    /// when the `Helper` is dropped.
     pub(super) fn opener() -> io::Result<Self> {
         Self::start("open")
     }
 
-    /// The thread has no capabilities. Writing to a pipe without a reader does not end the process.
+    /// Starts a thread that unpacks files, without capabilities. If the thread writes to a pipe
+    /// without a reader, the process does not end.
     pub(super) fn unpacker() -> io::Result<Self> {
         let unpacker = Self::start("unpack")?;
         unpacker.call(|| {

@@ -19,7 +19,7 @@ const FACTOR_MAX: f64 = 1e6;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// In millionths, because an integer scales times without rounding errors.
+    /// The factor in millionths, because an integer scales times without rounding errors.
     factor: u64,
 }
 

@@ -1,9 +1,10 @@
-//! The pcapng format: blocks with a type, and with their length before and after the contents.
+//! The pcapng format: a file consists of blocks. Each block has a type, contents, and its length
+//! before and after the contents.
 //!
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-02.html>
 //!
-//! `pcap-parser` reads the blocks that occur once per section or interface. This module reads
-//! packet blocks, for which `pcap-parser` would allocate vectors of options.
+//! The crate `pcap-parser` reads the blocks that occur once per section or interface. This module
+//! reads packet blocks, for which `pcap-parser` would allocate vectors of options.
 
 use pcap_parser::pcapng::{
     BOM_MAGIC, EPB_MAGIC, IDB_MAGIC, ISB_MAGIC, OptionCode, SHB_MAGIC, SPB_MAGIC, parse_interfacedescriptionblock_be,
@@ -24,19 +25,20 @@ use crate::filter::{FileFilters, FrameKind};
 /// Plain packet blocks are obsolete, but old files still contain them.
 const PB_MAGIC: u32 = 2;
 
-/// Type and length at the start, and the length again at the end.
+/// The bytes of an empty block: type and length at the start, and the length again at the end.
 const BLOCK_BYTES_MIN: usize = 12;
 const TRAILER_BYTES: usize = 4;
 
-/// The sizes of the headers in front of a packet's bytes. Enhanced: type, length, interface, time
-/// (8 bytes), captured length and original length. Simple: type, length and original length. The
-/// [`FrameHeader`] overwrites the end of the header and, in a simple packet block, also the length
-/// at the end of the previous block, which always exists.
+/// The sizes of the headers in front of a packet's bytes. An enhanced packet block begins with
+/// type, length, interface, time (8 bytes), captured length and original length. A simple packet
+/// block begins with type, length and original length. The [`FrameHeader`] overwrites the end of
+/// the block's header. The [`FrameHeader`] of a simple packet block also overwrites the length at
+/// the end of the previous block, which always exists.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
 
-/// The only major version so far. All minor versions are readable.
+/// The only major version of pcapng so far. All minor versions are readable.
 const VERSION_MAJOR: u16 = 1;
 
 /// The type of a section header is the same in both byte orders.
@@ -54,7 +56,7 @@ pub(super) struct Pcapng {
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link: LinkType,
-    /// In bytes, or 0 if there is no limit.
+    /// The snap length in bytes, or 0 if there is no limit.
     snap_bytes: u32,
     clock: Clock,
     has_microseconds: bool,
@@ -110,7 +112,8 @@ impl Pcapng {
         if self.big_endian { number.to_be_bytes() } else { number.to_le_bytes() }
     }
 
-    /// Hands over at most `walk.room` packets that pass the filter, up to a different link type.
+    /// Hands over at most `walk.room` packets that pass the filter. Stops before a packet whose
+    /// link type differs from that of the previous packets.
     pub(super) fn walk(&mut self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         match filters {
             None => self.blocks(walk, All),
@@ -182,7 +185,7 @@ impl Pcapng {
         kinds
     }
 
-    /// Returns the first block of `rest`, which is complete and has two equal lengths.
+    /// Returns the first block of `rest` if the block is complete and its two lengths are equal.
     fn block<'a>(&self, rest: &'a [u8]) -> Result<&'a [u8], Stop> {
         let Some(head) = rest.first_chunk::<BLOCK_BYTES_MIN>() else {
             return Err(Stop::Short { needs: BLOCK_BYTES_MIN });
@@ -240,7 +243,8 @@ impl Pcapng {
         Ok(Packet { at: EPB_HEADER_BYTES, len: len as usize, header, bad_time })
     }
 
-    /// The packet has no time, and belongs to the section's first interface.
+    /// The packet of a simple packet block has no time, and belongs to the section's first
+    /// interface.
     fn simple_packet(&self, block: &[u8]) -> Result<Packet, Wrong> {
         if block.len() < SPB_HEADER_BYTES + TRAILER_BYTES {
             return Err(shorter_than_its_header(block));
@@ -277,7 +281,7 @@ impl Pcapng {
         let offset = value(OptionCode::IfTsoffset).and_then(|value| value.first_chunk().copied());
         let offset = offset.map(if self.big_endian { i64::from_be_bytes } else { i64::from_le_bytes });
         let clock = Clock::new(resolution, offset);
-        // The resolution is a power of ten, or a power of two if the highest bit is set.
+        // The resolution of times is a power of ten, or a power of two if the highest bit is set.
         let has_microseconds = resolution.is_none_or(|power| power <= 6);
         self.interfaces.push(Interface { link, snap_bytes: interface.snaplen, clock, has_microseconds });
         Ok(())

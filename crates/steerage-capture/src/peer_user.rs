@@ -5,11 +5,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
 
-/// In this thread's network namespace, for IPv4 and for IPv6.
+/// The kernel's lists of TCP sockets in this thread's network namespace, for IPv4 and for IPv6.
 const LISTS: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
 
-/// A socket counts as absent after this many reads of the lists. The kernel generates a list in
-/// parts: if another socket is closed between two parts, an existing socket may be missing.
+/// A socket counts as absent if this many reads of the lists do not contain it. The kernel
+/// generates a list of sockets in parts: if another socket is closed between two parts, an existing
+/// socket may be missing.
 const LOOKS: usize = 3;
 
 /// Returns the user of the socket at `peer` that is connected to `ours`. Returns `None` if the peer
@@ -46,8 +47,9 @@ fn user(line: &str, local: &str, remote: &str) -> Option<u32> {
     ((*from, *to) == (local, remote) && *inode != "0").then(|| uid.parse().ok()).flatten()
 }
 
-/// Formats an address as in the kernel's IPv4 list, and as in the IPv6 list, which has IPv4
-/// addresses in mapped form. The IPv4 list never contains an IPv6 address.
+/// Formats an address as in the kernel's list of IPv4 sockets, and as in its list of IPv6 sockets,
+/// which contains IPv4 addresses in mapped form. The list of IPv4 sockets never contains an IPv6
+/// address.
 fn listed(end: SocketAddr) -> (String, String) {
     // The kernel prints the 32-bit words of an address as numbers in this machine's byte order.
     let words = |octets: &[u8]| -> String {
@@ -70,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// Lines as Linux prints them on a little-endian machine.
+    /// Tests a line of /proc/net/tcp, as Linux prints it on a little-endian machine.
     #[test]
     #[cfg(target_endian = "little")]
     fn lines_of_the_kernel_are_read() {
@@ -79,7 +81,8 @@ mod tests {
         let line = "   7: 0100007F:84D2 0100007F:DEB4 01 00000000:00000000 00:00000000 00000000  1000        0 204811 1 0 20 4 30 10 -1";
         let (local, remote) = (listed(peer).0, listed(ours).0);
         assert_eq!(user(line, &local, &remote), Some(1000));
-        // The socket at this end, the same addresses without an owner, and the header line.
+        // Three lines that must not match: the socket at this end, the same addresses without an
+        // owner, and the header line.
         assert_eq!(user(line, &remote, &local), None);
         assert_eq!(user(&line.replace(" 1000        0 204811", "    0        0 0"), &local, &remote), None);
         let names = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";

@@ -8,8 +8,8 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
-/// The sizes to try for a pipe. Without privileges, all pipes of a user may have 64 MiB in total.
-/// After that, a new pipe gets only one page.
+/// The sizes to try for a pipe. All pipes of an unprivileged user may have 64 MiB in total. When a
+/// user's pipes have reached this total, a new pipe gets only one page.
 const SIZES: [usize; 3] = [1 << 20, 256 << 10, 64 << 10];
 
 /// A quarter of a full pipe must be free before the next write. A reader usually reads 4 KiB at a
@@ -70,7 +70,8 @@ impl Room {
         self.size
     }
 
-    /// Waits until a full pipe has free space, or for about `look`. Writes report errors.
+    /// Waits until a full pipe has free space, or for about `look`. Errors are ignored, because the
+    /// next write reports them.
     pub(super) fn wait(&mut self, pipe: &File, look: PollTimeout) {
         for naps in 0..NAPS_MAX {
             thread::sleep(self.nap);

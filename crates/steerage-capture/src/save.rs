@@ -28,7 +28,8 @@ pub(super) const READER_LOOK: Duration = Duration::from_millis(20);
 /// The format is pcap if the name ends in `.pcap`, and pcapng otherwise. A pcap file has one link
 /// type, so writing fails at the first packet with a different link type.
 ///
-/// Packets have the time that their device recorded, or the time at which their batch was handled.
+/// Each packet is written with the time that its device recorded, or else with the time at which
+/// its batch was handled.
 ///
 /// # Errors
 /// [`DeviceError`] if the file cannot be created or written.
@@ -40,7 +41,7 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
 /// earlier calls, and stops waiting when `waits` returns false.
 ///
 /// # Errors
-/// As for [`create`]. The function also fails if `waits` returns false.
+/// Fails in the same cases as [`create`], and if `waits` returns false.
 ///
 /// ```no_run
 /// // Waits ten times for a reader.
@@ -54,7 +55,8 @@ pub fn create_when_read(path: impl AsRef<Path>, waits: impl FnMut(u64) -> bool) 
     let format = format_of(path.as_ref());
     let head = format.file_head();
     (&file).write_all(&head).map_err(|error| failed("write to", error))?;
-    // The file of a descriptor, such as /dev/stdout, may have contents. A FIFO has no position.
+    // If the path names an open descriptor, such as /dev/stdout, the file may have contents
+    // already. A FIFO has no file position.
     let written = (&file).stream_position().unwrap_or(head.len() as u64);
     let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
     let shared = SavedFile::new(Arc::new(Writer::new(name.clone(), options)), format);
@@ -73,13 +75,14 @@ pub(super) fn open_when_read(path: &Path, mut waits: impl FnMut(u64) -> bool) ->
 }
 
 /// Makes an output that creates a capture file, and then a new file whenever `rotate` requires it.
-/// No packet is lost between files. `name` must contain a time: that of the file's first packet, or
-/// the start of its period. If a file with the name exists, the new name gets a number.
+/// No packet is lost between files. `name` must contain a placeholder for a time: the time of the
+/// file's first packet, or the start of the file's period. If a file with the name exists, the new
+/// name gets a number.
 ///
 /// The packets are in the files in the order in which they were sent. If several CPUs send, a file
 /// may contain a few packets from the end of the previous file's period.
 ///
-/// With `keep`, the oldest files are removed, as for [`FileSeries::new`].
+/// If `keep` is a number, only this number of files is kept, as for [`FileSeries::new`].
 ///
 /// # Errors
 /// [`DeviceError`] if files cannot be created in the directory, or if `name` contains no time.
@@ -136,13 +139,15 @@ fn now() -> WallTime {
 pub(super) struct SavedFile {
     pub(super) writer: Arc<Writer>,
     format: StreamFormat,
-    /// By number. A CPU takes the lock only for the first packet of an interface that is new to it.
+    /// The interfaces, in the order of their numbers. A CPU takes this lock only for its first
+    /// packet of each interface.
     interfaces: Mutex<Vec<Interface>>,
     /// The wall time at which the receive path's clock started.
     epoch: WallTime,
     /// Finds the part of each packet to write. `None` if whole packets are written.
     unwrap: Option<Unwrap>,
-    /// The link types of the packets in a group of streams. `None` for a single file.
+    /// The link types of the packets in all streams that are made from one input. `None` for a
+    /// single file.
     pub(super) seen: Option<Arc<LinksSeen>>,
 }
 
@@ -155,8 +160,8 @@ impl SavedFile {
         Self { seen: Some(seen), unwrap, ..self }
     }
 
-    /// Returns the number of an interface, which is written to the file before its first packet.
-    /// Returns `None` if the format does not allow a second link type.
+    /// Returns the number of an interface. A new interface is written to the file before its first
+    /// packet. Returns `None` if the format does not allow a second link type.
     pub(super) fn number_of(&self, interface: Interface) -> Option<u32> {
         if self.seen.as_ref().is_some_and(|seen| !seen.see(interface.link) && !self.format.takes_several_links()) {
             return None;
@@ -173,7 +178,8 @@ impl SavedFile {
         Some(interfaces.len() as u32 - 1)
     }
 
-    /// Writes the file header if there is none yet, for programs that read a file without packets.
+    /// Writes the file header if the file has none yet, so that other programs can read a file
+    /// without packets.
     pub(super) fn begin(&self, link: LinkType) {
         if self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             self.number_of(self.format.interface(link, 0));
@@ -187,8 +193,9 @@ struct Save {
     lane: Arc<Lane>,
     /// The interfaces that this CPU has used. The number is `None` for a rejected link type.
     interfaces: Vec<(Interface, Option<u32>)>,
-    /// An error after the file had taken packets of a batch, which the next `flush` returns. An
-    /// error of `send` would mean that the file has taken no packet of the batch.
+    /// An error that occurred after the file had taken packets of a batch. The next `flush` returns
+    /// this error, because an error of `send` would mean that the file has taken no packet of the
+    /// batch.
     failed: Option<DeviceError>,
 }
 
@@ -217,7 +224,7 @@ impl TxQueue for Save {
         let (format, unwrap) = (file.format, file.unwrap);
         let (handled, source) = (file.epoch.as_nanos() + packets.now().as_nanos(), packets.source());
         let (mut entry, mut failed): (Option<Entry<'_>>, _) = (None, false);
-        // The packets of a batch after an error count as refused.
+        // After an error within a batch, the remaining packets of the batch count as refused.
         let mut error = None;
         while let Some(packet) = packets.next_packet() {
             if error.is_some() {
@@ -245,7 +252,7 @@ impl TxQueue for Save {
             if let (None, Some(_), false) = (&entry, number, failed) {
                 match file.writer.begin(lane, source) {
                     Ok(begun) => entry = Some(begun),
-                    // The code that started the reader reports the reader's end.
+                    // The code that started the reading program reports the program's end.
                     Err(_) if file.seen.is_some() => failed = true,
                     Err(cause) => error = Some(cause),
                 }

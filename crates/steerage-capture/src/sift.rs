@@ -3,7 +3,8 @@ use steerage::LinkType;
 use super::walk::{Sieve, Stop, Wrong};
 use crate::filter::{FileFilters, FrameFilter, FrameKind};
 
-/// Limits the time of a poll: a filter takes at most a few microseconds per frame.
+/// The number of frames that a filter may remove in one poll. The limit bounds the time of a poll,
+/// because a filter takes at most a few microseconds per frame.
 const TAKEN_OUT_MAX: u32 = 1024;
 
 const HOW_TO_FILTER: &str = "leave the filter out, or filter frames of one link type";

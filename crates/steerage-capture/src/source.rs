@@ -1,4 +1,5 @@
-//! The bytes of a capture. Another thread unpacks compressed input into a pipe, which is then read.
+//! Reads the bytes of a capture. If the input is compressed, a separate thread unpacks it into a
+//! pipe, and the queue reads from this pipe.
 
 use std::fmt;
 use std::fs::File;
@@ -24,7 +25,7 @@ pub(super) enum Got {
 }
 
 pub(super) enum Input {
-    /// Reads never block.
+    /// A regular file, from which reads never block.
     File(Arc<File>),
     Pipe(Pipe),
     /// A reader, which returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
@@ -33,8 +34,8 @@ pub(super) enum Input {
 
 pub(super) struct Pipe {
     file: File,
-    /// The pipe is registered only while it has no data: the epoll instance must not report events
-    /// while the queue does not want to read.
+    /// The pipe is registered with this epoll instance only while the pipe has no data. Otherwise,
+    /// the epoll instance would report events while the queue does not want to read.
     waker: Option<Arc<Epoll>>,
     waits: bool,
 }
@@ -44,7 +45,8 @@ impl Pipe {
         Self { file, waker, waits: false }
     }
 
-    /// Polls before each read. The file stays blocking, because other processes may share it.
+    /// Polls the pipe before each read. The pipe stays in blocking mode, because other processes
+    /// may share it.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         self.leave_waker()?;
         let mut events = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
@@ -96,11 +98,12 @@ fn read(from: &mut impl Read, to: &mut [u8]) -> io::Result<Got> {
     }
 }
 
-/// The input of the unpacking thread, whose reads block.
+/// The input of the unpacking thread. Reads from the unpacking thread's input block.
 struct Waiting<'a> {
     input: Input,
     info: Arc<CaptureInfo>,
-    /// The pipe into which the input is unpacked. Reads fail when it has no reader any more.
+    /// The pipe into which the input is unpacked. Reads of the input fail when this pipe has no
+    /// reader any more.
     output: BorrowedFd<'a>,
 }
 
@@ -135,14 +138,15 @@ impl Read for Waiting<'_> {
 
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Becomes readable when a silent pipe has data. All pipes share it, because a waiting CPU
-    /// requests its descriptor only once. `None` if the input is a reader.
+    /// An epoll instance that becomes readable when an empty pipe gets data. All pipes of a capture
+    /// share one epoll instance, because a waiting CPU requests the descriptor only once. `None` if
+    /// the input is a reader.
     pub(super) waker: Option<Arc<Epoll>>,
     pub(super) unpacker: OnceLock<Helper>,
 }
 
 pub(super) struct Source {
-    /// The input itself, or the pipe of the unpacking thread.
+    /// The uncompressed input itself, or the pipe into which the unpacking thread writes.
     input: Input,
     packing: Packing,
     shared: Arc<Shared>,
@@ -153,7 +157,7 @@ pub(super) struct Source {
 }
 
 enum Packing {
-    /// The first bytes, while the compression is not known yet.
+    /// The first bytes of the input, while its compression is not known yet.
     Unknown(Vec<u8>),
     Plain,
     /// Receives the result of unpacking after the last byte.
@@ -203,7 +207,8 @@ impl Source {
         Ok(())
     }
 
-    /// For the first read, `to` must have at least [`MAGIC_BYTES`].
+    /// Reads bytes into `to`. In the first call, `to` must have space for at least [`MAGIC_BYTES`]
+    /// bytes.
     ///
     /// # Errors
     /// Returns the kernel's error, or an error in the compressed data.
@@ -244,7 +249,8 @@ impl Source {
         let unpacked = Input::Pipe(Pipe::new(reader, self.shared.waker.clone()));
         let mut input = std::mem::replace(&mut self.input, unpacked);
         if let Input::Pipe(pipe) = &mut input {
-            // After this line, the queue does not read the original input.
+            // From now on, the queue reads from the unpacking thread's pipe, and not from the
+            // original input.
             pipe.waker = None;
         }
         let (info, name) = (Arc::clone(&self.info), self.name.clone());

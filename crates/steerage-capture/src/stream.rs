@@ -55,7 +55,7 @@ impl StreamOptions {
     }
 
     /// Records link types in `seen`, which several streams share. If the format allows only one
-    /// link type, packets with another one than the first packet's are refused.
+    /// link type, packets whose link type differs from that of the first packet are refused.
     #[must_use]
     pub fn links(mut self, seen: &Arc<LinksSeen>) -> Self {
         self.seen = Arc::clone(seen);
@@ -65,8 +65,8 @@ impl StreamOptions {
 
 /// Makes an output that writes packets as a capture to `to`: a pipe, a FIFO, a socket or a file.
 ///
-/// Packets have the input's timestamps, or the time at which their batch was handled. A pipe gets
-/// the largest size that this user may set, and packets in a pipe count as sent only after they
+/// Packets have the input's timestamps, or else the time at which their batch was handled. A pipe
+/// gets the largest size that this user may set. Packets in a pipe count as sent only after they
 /// were read. A reader that closes the stream is not an error of the run: unread packets count as
 /// lost (`tx_lost`), and all further packets as refused (`tx_refused`).
 ///
@@ -155,7 +155,7 @@ impl Stream {
     }
 
     /// Returns true if [`end`](Self::end) was called, or if the instance has ended and all bytes
-    /// were written, already before the reader sees the end of the stream.
+    /// were written. `input_has_ended` returns true before the reader sees the end of the stream.
     pub fn input_has_ended(&self) -> bool {
         self.file.writer.input_has_ended()
     }

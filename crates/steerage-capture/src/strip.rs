@@ -8,7 +8,7 @@ use super::inner::Inner;
 /// Returns `None` if there is no tunnel, or if the type of the tunnel's contents is unknown. For an
 /// IP packet in an Ethernet frame, the result keeps the Ethernet addresses.
 ///
-/// Fragments after the first stay unchanged, because they have no inner headers.
+/// IP fragments after the first fragment stay unchanged, because they have no inner headers.
 ///
 /// ```
 /// use steerage::LinkType;

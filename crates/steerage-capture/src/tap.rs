@@ -59,10 +59,11 @@ pub use session::{Attached, Wanted};
 /// The number of clients is limited, because packet CPUs copy packets for each client.
 const CLIENTS_MAX: usize = 4;
 
-/// The longest wait for clients at the end of a run. A client that reads needs milliseconds.
+/// The longest wait for clients at the end of a run. A client that reads gets the remaining packets
+/// within milliseconds.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// The reason why a client cannot be attached.
+/// The reason why a client cannot be attached to a tap.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapError {
@@ -74,16 +75,19 @@ pub enum TapError {
     TooMany,
 }
 
-/// The clients of an instance, which its packet CPUs and the threads of the clients share.
+/// The clients of an instance. The packet CPUs of the instance and the threads of the clients share
+/// this value.
 #[derive(Debug, Default)]
 pub struct Tap {
-    /// The attached clients. A packet CPU reads this list without a lock: if a packet CPU skipped a
-    /// batch because another thread had a lock, nobody would count the packets of the batch.
+    /// The attached clients. A packet CPU reads the list of clients without a lock: if a packet CPU
+    /// skipped a batch because another thread had a lock, the packets of this batch would not be
+    /// counted.
     clients: ArcSwap<Clients>,
     /// Increases after each change of `clients`.
     version: AtomicUsize,
-    /// Only a thread with this lock changes `clients`. Earlier lists stay in `former` until no
-    /// packet CPU refers to them, so that no packet CPU frees the memory of a client.
+    /// Only a thread that holds this lock changes the list `clients`. Earlier lists of clients stay
+    /// in `former` until no packet CPU refers to them, so that no packet CPU frees the memory of a
+    /// client.
     former: Mutex<Vec<Arc<Clients>>>,
     has_ended: AtomicBool,
     /// Notified after a client has left.
@@ -137,7 +141,8 @@ impl Tap {
         let mut clients = Clients::clone(&self.clients.load());
         let result = change(&mut clients);
         former.push(self.clients.swap(Arc::new(clients)));
-        // `Release` pairs with the load in `Tapped::handle`, which then gets the new list.
+        // `Release` pairs with the load in `Tapped::handle`, which then gets the new list of
+        // clients.
         self.version.fetch_add(1, Ordering::Release);
         result
     }
@@ -152,7 +157,7 @@ impl Tap {
         let _ = self.left.wait_timeout_while(self.lock(), END_MAX, is_waiting);
     }
 
-    /// This acquire pairs with the store in `end`: the rings have all packets of the run.
+    /// This `Acquire` pairs with the store in `end`: the rings then contain all packets of the run.
     fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
@@ -167,7 +172,8 @@ impl Tap {
 pub struct Tapped<H> {
     inner: H,
     tap: Arc<Tap>,
-    /// The version of `clients`, or an older one.
+    /// The version of the list `clients` of this handler, which may be older than the tap's
+    /// version.
     version: usize,
     clients: Arc<Clients>,
     is_watched: bool,

@@ -4,7 +4,7 @@ use flate2::bufread::GzDecoder;
 
 use super::{READ_BYTES, zstd};
 
-/// RFC 1952.
+/// The first bytes of gzip data (RFC 1952).
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 pub(super) const MAGIC_BYTES: usize = 4;
@@ -24,9 +24,9 @@ impl Compression {
         }
     }
 
-    /// Unpacks all of `from`. Unpacked bytes are written before more input is read, except for the
-    /// window of zstd. Returns the number of bytes after the compressed data, which are ignored,
-    /// because they may be the padding of a tape or a signature.
+    /// Unpacks the whole input `from`. Unpacked bytes are written before more input is read, except
+    /// for the window of zstd. Returns the number of bytes after the compressed data, which are
+    /// ignored, because they may be the padding of a tape or a signature.
     ///
     /// # Errors
     /// Returns an error of `from` or `to`, or an error in the compressed data.

@@ -24,7 +24,8 @@ pub(super) struct Met {
     pub(super) packets: u64,
     pub(super) filtered: u64,
     pub(super) bad_times: u64,
-    /// In nanoseconds since 1970. If no packet had a time, `earliest` is greater than `latest`.
+    /// The time of the earliest packet, in nanoseconds since 1970. If no packet had a time,
+    /// `earliest` is greater than `latest`.
     pub(super) earliest: u64,
     pub(super) latest: u64,
 }
@@ -47,7 +48,8 @@ impl Walk<'_> {
     }
 
     /// Hands over up to `room` frames. `next` returns the first item in the remaining bytes, or the
-    /// reason why there are no more frames. `form` is for a file that can be read in place.
+    /// reason why there are no more frames. `form` is the form of the records if the file can be
+    /// read in place.
     #[inline(always)]
     pub(super) fn push_each(
         &mut self,
@@ -72,10 +74,11 @@ pub(super) trait Sieve {
     /// Returns the number of bytes to hand over, or `None` if the filter removes the frame.
     ///
     /// # Errors
-    /// [`Stop`] if the frame cannot be filtered, or after the maximum of removed frames.
+    /// [`Stop`] if the frame cannot be filtered, or if the filter has removed the maximum number of
+    /// frames for one poll.
     fn wanted(&mut self, frame: &[u8], link: LinkType, wire_len: u32) -> Result<Option<usize>, Stop>;
 
-    /// The following frames belong to a section with this byte order.
+    /// Tells the filters that the following frames belong to a section with this byte order.
     #[inline(always)]
     fn section(&mut self, _big_endian: bool) {}
 }
@@ -96,7 +99,8 @@ pub(super) enum Found {
     Other { bytes: usize },
 }
 
-/// This cannot occur, because the reader checks all positions. An error is safer than a panic.
+/// The error for a packet outside of the block. This error cannot occur, because the reader checks
+/// all positions, but an error is safer than a panic.
 #[cold]
 fn no_place() -> Stop {
     Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))

@@ -9,7 +9,8 @@ use super::in_place::{InPlace, Step};
 use super::source::{Got, Source};
 use super::{BLOCK_BYTES, BLOCKS, READ_BYTES, RECORD_BYTES_MAX};
 
-/// In front of an incomplete record that is copied to a block, a frame header must fit.
+/// The free space in front of an incomplete record that is copied to another block: a frame header
+/// must fit into it.
 const LEAD_BYTES: usize = FrameHeader::BYTES;
 
 /// The kernel copies fastest to the start of a page.
@@ -32,8 +33,8 @@ pub(super) struct Window {
 /// A system call that reads fewer bytes into the end of a block is not worth its cost.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// If more bytes of an incomplete record would have to be copied to another block, the missing
-/// bytes are read into the same block, if the record fits.
+/// If more than this number of bytes of an incomplete record would have to be copied to another
+/// block, the missing bytes are read into the same block, if the record fits.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub(super) enum Filled {
     /// The window has more bytes, or the file has ended.
     Read,
     Later,
-    /// Handlers hold frames in all blocks. The window has not changed.
+    /// Handlers hold frames in all blocks. In this case, the window has not changed.
     FramesOut,
 }
 
@@ -125,7 +126,8 @@ impl Window {
                 }
                 Step::Later => return Ok(Filled::FramesOut),
                 Step::End => {
-                    // Reads the last incomplete record again, with bytes appended meanwhile.
+                    // Reads the incomplete record at the end of the file again, because another
+                    // process may have appended bytes.
                     source.seek(self.offset)?;
                     (self.at, self.in_place) = (self.end, None);
                 }

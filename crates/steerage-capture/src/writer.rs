@@ -33,13 +33,15 @@ use super::encode::StreamFormat;
 use super::pipe;
 use thread::Writing;
 
-/// The bytes, from all CPUs, that may wait to be written: 25 ms at 10 Gbit/s.
+/// The number of bytes, from all CPUs, that may wait to be written: the traffic of 25 ms at 10
+/// Gbit/s.
 pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest share of the buffer for a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
 
-/// The bytes of a write: so many that the cost of a system call per packet is negligible.
+/// The number of bytes of a write, large enough that the cost of a system call per packet is
+/// negligible.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// The space in a chunk for a batch of full Ethernet frames. A longer batch enlarges the chunk.
@@ -61,8 +63,9 @@ pub(super) struct WriterOptions {
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     account: OnceLock<TxAccount>,
-    /// The bytes that the CPU has in the buffer. `Relaxed` is sufficient: only this CPU increases
-    /// `held`, so the CPU never reads too small a value, and no other memory depends on `held`.
+    /// The number of the CPU's bytes in the buffer. `Relaxed` is sufficient: only this CPU
+    /// increases `held`, so the CPU never reads too small a value, and no other memory depends on
+    /// `held`.
     held: AtomicUsize,
 }
 
@@ -84,7 +87,8 @@ struct Chunk {
     begins: Option<u64>,
     bytes: Vec<u8>,
     sent: Vec<Sent>,
-    /// The positions after headers of the file and its interfaces, which are in no batch.
+    /// The positions in the chunk after each header of the file or of an interface. Headers are in
+    /// no batch.
     heads: Vec<usize>,
 }
 
@@ -110,14 +114,15 @@ pub enum Rotate {
 struct Rotating {
     rotate: Rotate,
     /// The headers of the file and of all interfaces so far, with which each new file begins. An
-    /// interface therefore has one number in all files.
+    /// interface therefore has the same number in all files.
     head: Vec<u8>,
     /// The end of the file's period. `None` before the first file.
     ends: Option<u64>,
     bytes: u64,
 }
 
-/// A batch that a CPU is appending to the locked buffer. Its drop passes the batch to the writer.
+/// A batch that a CPU is appending to the locked buffer. When this value is dropped, the batch is
+/// passed to the writer.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     writer: &'a Writer,
@@ -136,7 +141,8 @@ struct Buffer {
     bytes: usize,
     /// Write now, although fewer than [`WRITE_BYTES`] bytes wait.
     hurry: bool,
-    /// The number of waiting bytes that wakes the writing thread. `None` if it does not sleep.
+    /// The number of waiting bytes that wakes the writing thread. `None` if the thread does not
+    /// sleep.
     wakes_at: Option<usize>,
     senders: usize,
     begun: bool,
@@ -156,7 +162,7 @@ struct Buffer {
 pub enum StreamFailure {
     /// No process has the reading end of the stream open any more.
     ReaderGone,
-    /// The kernel rejected the data, and the text contains the reason.
+    /// The kernel rejected the data. The text contains the reason.
     Write(String),
 }
 
@@ -191,10 +197,10 @@ pub(super) struct Writer {
     options: WriterOptions,
     /// `None` before the writing thread starts and after it ends.
     file: Mutex<Option<Arc<File>>>,
-    /// The bytes written, including headers. `written`, `waiting`, `input_ended` and `abandoned`
-    /// are accessed with `Relaxed`, because no other memory depends on them.
+    /// The number of bytes written, including headers. `written`, `waiting`, `input_ended` and
+    /// `abandoned` are accessed with `Relaxed`, because no other memory depends on them.
     written: AtomicU64,
-    /// The bytes that wait, without the chunk that is being written.
+    /// The number of bytes that wait to be written, without the chunk that is being written.
     waiting: AtomicUsize,
     ended: AtomicBool,
     input_ended: AtomicBool,
@@ -288,7 +294,8 @@ impl Writer {
         self.input_ended.load(Ordering::Relaxed)
     }
 
-    /// Drops unread packets, as if no process had the pipe's reading end open.
+    /// Drops the packets that are unread in the pipe, as if no process had the pipe's reading end
+    /// open.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.flush();
@@ -304,8 +311,8 @@ impl Writer {
         Arc::default()
     }
 
-    /// Records that a CPU sends no more packets. After the last CPU of a run without packets,
-    /// `leave` writes `head` itself, because such a run does not wait for the writing thread.
+    /// Records that a CPU sends no more packets. If no CPU has sent a packet, the call for the last
+    /// CPU writes `head` itself, because such a run does not wait for the writing thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -323,7 +330,7 @@ impl Writer {
         self.wake_writer(&mut buffer);
     }
 
-    /// Appends a header, which is not part of a packet.
+    /// Appends the header of a file or of an interface.
     pub(super) fn append(&self, bytes: &[u8]) {
         let mut buffer = self.lock();
         buffer.begun = true;
@@ -378,7 +385,7 @@ impl Writer {
             && self.millis().saturating_sub(since) >= OUTPUT_STUCK_AFTER.as_millis() as u64
     }
 
-    /// Milliseconds since the writer was created, but never 0.
+    /// Returns the milliseconds since the writer was created, but never 0.
     fn millis(&self) -> u64 {
         self.start.elapsed().as_millis() as u64 + 1
     }
@@ -428,7 +435,8 @@ impl Writer {
         }
     }
 
-    /// Counts the waiting packets as lost, and rejects further packets. `chunk` was being written.
+    /// Counts the waiting packets as lost, and rejects further packets. `chunk` is the chunk whose
+    /// write failed.
     fn fail(&self, chunk: Option<&Chunk>, cause: io::Error) {
         let error = self.error(cause);
         tracing::error!(device = %self.name, "{error}");
@@ -459,8 +467,8 @@ impl Lane {
 }
 
 impl Rotating {
-    /// Counts a packet with the time `nanos` and `len` bytes in the file. Returns the time for the
-    /// name of a new file if the packet begins one.
+    /// Counts a packet with the time `nanos` and `len` bytes in the file. If the packet begins a
+    /// new file, returns the time for the file's name.
     fn place(&mut self, nanos: u64, len: usize) -> Option<u64> {
         let len = len as u64;
         let (is_new, start, ends) = match self.rotate {
@@ -588,14 +596,14 @@ impl Chunk {
         self.sent.first().and_then(|sent| sent.lane.account.get()).is_some_and(TxAccount::is_over)
     }
 
-    /// The end of the last packet or header that is complete within the first `at` bytes.
+    /// Returns the end of the last packet or header that is complete within the first `at` bytes.
     fn whole(&self, at: usize, format: StreamFormat) -> usize {
         let head = self.heads.iter().copied().filter(|end| *end <= at).max().unwrap_or(0);
         let of_batch = |sent: &Sent| sent.start() + format.whole(&self.bytes[sent.start()..at.min(sent.end)]).len;
         self.sent.iter().rfind(|sent| sent.start() <= at).map_or(0, of_batch).max(head)
     }
 
-    /// Empties the chunk for reuse. Returns `None` if a long batch has made it too large.
+    /// Empties the chunk for reuse. Returns `None` if a long batch has made the chunk too large.
     fn emptied(mut self) -> Option<Self> {
         self.begins = None;
         self.bytes.clear();

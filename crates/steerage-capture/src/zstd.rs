@@ -1,5 +1,6 @@
-//! Zstandard (RFC 8878). Whatever sizes a file states, the decoder's memory grows only with the
-//! number of unpacked bytes, up to the window (the earlier output to which data may refer).
+//! Zstandard (RFC 8878). Whatever sizes a compressed file states, the decoder's memory grows only
+//! with the number of unpacked bytes, up to the window (the earlier output to which data may
+//! refer).
 
 use std::error::Error;
 use std::fmt::Display;
@@ -12,13 +13,14 @@ const MAGIC: u32 = 0xfd2f_b528;
 /// The first of the 16 magic numbers of skippable frames.
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
-/// The largest supported window in bytes, which is also the limit of `zstd -d`. The compressor uses
-/// 8 MiB at level 19, and up to 128 MiB with `--ultra` or `--long`.
+/// The largest supported window in bytes, which is also the limit of `zstd -d`. The compressor
+/// `zstd` uses a window of 8 MiB at level 19, and up to 128 MiB with `--ultra` or `--long`.
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// Magic number, descriptor, and the window byte if there is one. No frame is shorter.
+/// Magic number, descriptor, and the window byte if there is one. No zstd frame is shorter.
 const FRAME_START_BYTES: usize = 6;
-/// This bit of the descriptor means no window byte: the whole content is the window.
+/// If this bit of the descriptor is set, a zstd frame has no window byte: the whole content is the
+/// window.
 const SINGLE_SEGMENT: u8 = 0x20;
 
 /// An empty block that ends a zstd frame, followed by zeros in place of a checksum.
@@ -35,7 +37,8 @@ pub(super) fn may_begin_with(start: &[u8]) -> bool {
     is_skippable || MAGIC.to_le_bytes().starts_with(start)
 }
 
-/// Unpacks one frame. The bytes of valid blocks are written before the error for damaged data.
+/// Unpacks one zstd frame. If a block is damaged, the bytes of earlier blocks are written before
+/// the error is returned.
 pub(super) fn unpack(from: &mut impl BufRead, to: &mut impl Write) -> io::Result<()> {
     // A reused decoder allocates the whole window at once, and supports at most 100 MiB. A new
     // decoder allocates only as much as it unpacks.
@@ -92,7 +95,7 @@ fn unpack_blocks(frame: &mut FrameDecoder, from: &mut impl BufRead, to: &mut imp
     }
 }
 
-/// The window of an unfinished frame is not written yet.
+/// Writes the unpacked bytes, except for the window of an unfinished frame.
 fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<()> {
     while frame.can_collect() > 0 {
         match frame.collect_to_writer(&mut *to) {
@@ -104,7 +107,7 @@ fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<(
     Ok(())
 }
 
-/// RFC 8878, 3.1.1.1.2.
+/// Returns the size of the window in bytes (RFC 8878, 3.1.1.1.2).
 fn window_bytes(window: u8) -> u64 {
     let base = 1 << (10 + (window >> 3));
     base + base / 8 * u64::from(window & 7)

@@ -10,7 +10,7 @@ use crate::{Finding, State};
 #[derive(Debug, Serialize)]
 pub(crate) struct Cpus {
     online: Option<String>,
-    /// The CPU affinity of the process. The cpuset of a cgroup limits this affinity.
+    /// The CPU affinity of the process, which the cpuset of a cgroup limits.
     usable: String,
     /// The CPU time that the cgroup allows, in CPUs. `None` if the cgroup has no limit.
     quota: Option<f64>,
@@ -167,8 +167,8 @@ mod tests {
         assert!(found(&none).starts_with("Missing CPUs: it cannot be read"), "{}", found(&none));
     }
 
-    /// A machine with two packages of two cores with two threads each. The process may use three
-    /// quarters of the CPUs.
+    /// A machine with two packages of two cores with two threads each. In this test, the process
+    /// may use three quarters of the CPUs.
     #[test]
     fn threads_caches_and_nodes() {
         let mut files: Vec<(String, String)> = vec![

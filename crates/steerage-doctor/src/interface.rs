@@ -18,24 +18,26 @@ pub(crate) struct Interface {
     /// The driver, or `None` for a virtual interface.
     driver: Option<String>,
     mtu: Option<i64>,
-    /// The kernel's name of the state: `up`, `down`, or `unknown` without a link.
+    /// The kernel's name of the interface's state: `up`, `down`, or `unknown` for an interface
+    /// without a link.
     state: Option<String>,
     up: bool,
-    /// The speed in Mbit/s, if the link reports it.
+    /// The speed of the link in Mbit/s, if the driver reports it.
     speed: Option<i64>,
     rx_queues: Vec<RxQueue>,
-    /// The offloads that are on, by ethtool's names, or `None` if the kernel does not report them.
+    /// The names that ethtool uses for the offloads that are on, or `None` if the kernel does not
+    /// report them.
     features: Option<Vec<String>>,
     #[serde(skip)]
     nic: Nic,
     xdp: Option<Xdp>,
     /// Whether the driver passes the card's hash to XDP programs. `None` if the kernel does not
-    /// report this.
+    /// report whether the driver does so.
     xdp_hash: Option<bool>,
     /// Whether the driver passes the card's time of reception to XDP programs.
     xdp_time: Option<bool>,
     xdp_vlan_tag: Option<bool>,
-    /// The kinds of received frames that the card can timestamp, by ethtool's names.
+    /// The kinds of received frames that the card can timestamp, with the names that ethtool uses.
     pub(crate) stamps: Vec<String>,
 }
 
@@ -53,9 +55,10 @@ struct Xdp {
 }
 
 impl Xdp {
-    /// Without zero-copy, AF_XDP moves the kernel's part of receiving to the polling CPU, which
-    /// therefore receives fewer packets than with AF_PACKET. Only `forward` is faster with AF_XDP,
-    /// because with AF_PACKET the kernel also handles each packet (lab/notes/interfaces.md).
+    /// If a driver has no zero-copy mode, AF_XDP moves the kernel's part of receiving to the
+    /// polling CPU. The polling CPU therefore receives fewer packets with AF_XDP than with
+    /// AF_PACKET. Only `forward` is faster with AF_XDP, because with AF_PACKET the kernel also
+    /// handles each packet (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -275,8 +278,8 @@ mod tests {
         assert_eq!(off, "sudo ethtool -K eth0 gro off");
     }
 
-    /// This card has properties that users notice only when something fails: too many queues for
-    /// AF_XDP, the MTU, and merged UDP packets.
+    /// Tests a card with properties that users notice only when something fails: too many queues
+    /// for AF_XDP, the MTU, and merged UDP packets.
     #[test]
     fn a_cloud_machine_with_ena() {
         let fake = Scratch::with_files(&[
@@ -321,7 +324,7 @@ mod tests {
              Info rx queues: 16: it spreads flows over as many CPUs by itself\n\
              Info AF_PACKET time: the system's clock; the card can stamp all, ptpv2-event (af_packet:p1,time=card)\n"
         );
-        // Queues are sorted by number: `rx-10` comes after `rx-9`.
+        // Receive queues are sorted by number: `rx-10` comes after `rx-9`.
         assert_eq!(
             interface.rx_queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(),
             (0..16).collect::<Vec<_>>()

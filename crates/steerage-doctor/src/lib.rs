@@ -2,8 +2,8 @@
 //! missing. The checks change nothing. [`check`] returns the [`Finding`]s, one line each. A
 //! [`Diagnosis`] also has numbers for scripts.
 //!
-//! Files are read below a root directory, for which tests use a directory of their own. `probe` has
-//! the checks that must run on the real machine.
+//! The kernel's files are read below a root directory, for which tests use a directory of their
+//! own. The module `probe` has the checks that must run on the real machine.
 #![forbid(unsafe_code)]
 
 mod cpus;
@@ -40,7 +40,7 @@ pub struct Diagnosis {
     interface: Option<Interface>,
 }
 
-/// The machine has no interface with this name.
+/// The error for an interface name that the machine does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoInterface(pub String);
 
@@ -82,7 +82,8 @@ impl Diagnosis {
         let interface = match interface {
             Some(name) if !Interface::is_there(&root, name) => return Err(NoInterface(name.to_owned())),
             Some(name) => {
-                // If the kernel lacks a netlink family, the checks that need it report nothing.
+                // If the kernel lacks a netlink family, the checks that need this family report
+                // nothing.
                 let mut ethtool = Ethtool::open().ok();
                 let features = ethtool.as_mut().and_then(|ethtool| ethtool.features(name).ok());
                 let channels = ethtool.as_mut().and_then(|ethtool| ethtool.channels(name).ok());
@@ -115,8 +116,8 @@ impl Diagnosis {
         })
     }
 
-    /// Adds a finding about the sandbox, or with `None`, the finding that the user switched the
-    /// sandbox off.
+    /// Adds a finding about the sandbox. If the argument is `None`, the finding is that the user
+    /// switched the sandbox off.
     #[must_use]
     pub fn with_sandbox(mut self, in_force: Option<InForce>) -> Self {
         let at = self.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);

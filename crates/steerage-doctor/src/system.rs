@@ -21,7 +21,8 @@ pub(crate) fn kernel(root: &Root) -> String {
     root.read("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".to_owned())
 }
 
-/// Returns all findings except those about CPUs and interfaces. A run uses `cpus` CPUs by default.
+/// Returns all findings except those about CPUs and interfaces. `cpus` is the number of CPUs that a
+/// run of steerage uses by default.
 pub(crate) fn findings(root: &Root, probes: &Probes, cpus: usize) -> Vec<Finding> {
     vec![
         Finding::info("kernel", format!("Linux {}", kernel(root))),
@@ -47,7 +48,8 @@ fn capabilities(all: &[Capability]) -> Finding {
         (held, absent) => {
             let absent = absent.iter().map(what_for).collect::<Vec<_>>().join(", ");
             let held = if held.is_empty() { String::new() } else { format!("{}; ", names(held)) };
-            // If capabilities for receiving or sending are missing, another finding reports that.
+            // If capabilities for receiving or sending are missing, another finding reports the
+            // missing capabilities.
             Finding::info("capabilities", format!("{held}without {absent}"))
         }
     }
@@ -138,7 +140,7 @@ fn huge_pages(root: &Root) -> Finding {
     const RESERVE: &str = "sudo sysctl vm.nr_hugepages=64";
     let free: u64 = root.number(&format!("{RESERVED}/free_hugepages")).unwrap_or(0);
     let reserved: u64 = root.number(&format!("{RESERVED}/nr_hugepages")).unwrap_or(0);
-    // Brackets mark the current setting.
+    // In this file, brackets mark the current setting.
     let transparent = root.read("/sys/kernel/mm/transparent_hugepage/enabled");
     let transparent = transparent.is_ok_and(|text| text.contains("[always]") || text.contains("[madvise]"));
     match (free, transparent) {

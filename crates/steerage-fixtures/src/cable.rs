@@ -25,12 +25,14 @@ pub struct Net {
 }
 
 impl Net {
-    /// If this process may not create namespaces, prints why and returns `None` (fails in CI).
+    /// If this process may not create network namespaces, prints why and returns `None`. In CI, the
+    /// test fails instead.
     pub fn new() -> Option<Self> {
         Self::with("")
     }
 
-    /// Like [`new`](Self::new), with arguments for both ends to `ip link add`, such as `mtu 9000`.
+    /// Like [`new`](Self::new), but creates both ends with these arguments of `ip link add`, such
+    /// as `mtu 9000`.
     pub fn with(wishes: &str) -> Option<Self> {
         let net = Self { near: fresh_name(), far: fresh_name() };
         if !ip(&format!("netns add {}", net.near)) || !ip(&format!("netns add {}", net.far)) {
@@ -71,7 +73,8 @@ impl Net {
         within(&self.far, body)
     }
 
-    /// The number of packets that the far end has received, by the kernel's counter.
+    /// Returns the number of packets that the far end has received, according to the kernel's
+    /// counter.
     pub fn arrived(&self) -> u64 {
         self.far(|| counted_here("far0", 1))
     }

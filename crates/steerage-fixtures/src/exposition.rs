@@ -1,7 +1,7 @@
 //! A reader of Prometheus' text format 0.0.4
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>), for machines without promtool.
-//! The reader is stricter than the format: each metric must be described before its samples, which
-//! must be consecutive.
+//! The reader is stricter than the format: each metric must be described before its samples, and
+//! its samples must be consecutive.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -105,7 +105,7 @@ fn closing_quote(text: &str) -> Option<usize> {
     })
 }
 
-/// Runs `promtool check metrics`. Without promtool, skips the check (fails in CI).
+/// Runs `promtool check metrics`. If promtool is not installed, skips the check, or fails in CI.
 pub fn check_with_promtool(text: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

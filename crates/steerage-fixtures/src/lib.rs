@@ -72,8 +72,8 @@ pub fn skip_on_this_kernel(why: &str) {
     report_skip(&format!("{why}; `bash .ci/full other_kernel cards` starts Debian's kernel"));
 }
 
-/// Returns whether a program is in `PATH`. If the program is missing, the caller skips its test
-/// (fails in CI).
+/// Returns whether a program is in `PATH`. If the program is missing, the caller skips its test,
+/// and in CI, the test fails.
 pub fn is_installed(program: &str, package: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     let there = env::split_paths(&folders).any(|folder| folder.join(program).is_file());
@@ -95,7 +95,8 @@ pub fn dropped_by_the_kernel() -> u64 {
 /// The user identifier of `nobody` in Debian. Tests use `nobody` as a user other than root.
 pub const NOBODY: u32 = 65534;
 
-/// Returns whether this process is root. Without root, the caller skips its test (fails in CI).
+/// Returns whether this process is root. If the process is not root, the caller skips its test, and
+/// in CI, the test fails.
 pub fn is_root() -> bool {
     let root = fs::metadata("/proc/self").expect("proc is mounted").uid() == 0;
     if !root {
@@ -139,7 +140,8 @@ pub fn in_own_process(test: &str) -> bool {
     false
 }
 
-/// Checks a run that has ended: no packet or page is missing, and no packet was reordered.
+/// Checks the ledger of a run that has ended: no packet or page is missing, and no packet was
+/// reordered.
 pub fn assert_at_rest(ledger: &Snapshot) {
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
     assert_eq!((ledger.in_flight(), ledger.pages_free), (0, ledger.pages));

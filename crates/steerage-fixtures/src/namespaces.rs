@@ -28,7 +28,8 @@ const ANSWER: Duration = Duration::from_millis(500);
 pub struct Namespaces(Vec<String>);
 
 impl Namespaces {
-    /// If this process may not create namespaces, prints why and returns `None` (fails in CI).
+    /// If this process may not create network namespaces, prints why and returns `None`. In CI, the
+    /// test fails instead.
     pub fn new(count: usize) -> Option<Self> {
         let namespaces = Self((0..count).map(|_| fresh_name()).collect());
         let made = namespaces.0.iter().all(|name| ip(&format!("netns add {name}")));
@@ -47,12 +48,12 @@ impl Namespaces {
         assert!(ip(&format!("-n {} {args}", self.0[nth])), "ip {args}");
     }
 
-    /// Joins two of the namespaces with a veth pair, and sets both ends up.
+    /// Joins two of the namespaces with a veth pair, and brings both ends up.
     pub fn veth(&self, (one, name): (usize, &str), (other, peer): (usize, &str)) {
         self.veth_to(one, name, self, other, peer);
     }
 
-    /// Joins one of these namespaces with one of `others` by a veth pair, and sets both ends up.
+    /// Joins one of these namespaces with one of `others` by a veth pair, and brings both ends up.
     pub fn veth_to(&self, one: usize, name: &str, others: &Self, other: usize, peer: &str) {
         self.must(one, &format!("link add {name} type veth peer name {peer} netns {}", others.0[other]));
         for (ends, nth, name) in [(self, one, name), (others, other, peer)] {
@@ -62,7 +63,7 @@ impl Namespaces {
         }
     }
 
-    /// Moves a network card to one of the namespaces, and sets the card up. When the namespace is
+    /// Moves a network card to one of the namespaces, and brings the card up. When the namespace is
     /// deleted, the kernel moves the card back to the initial namespace, with some delay.
     pub fn card(&self, nth: usize, name: &str) {
         assert!(ip(&format!("link set dev {name} netns {}", self.0[nth])), "move {name}");
@@ -77,8 +78,8 @@ impl Namespaces {
         command
     }
 
-    /// Creates the VLAN interface `NAME.ID`, and sets it up. `None` if the kernel does not support
-    /// VLANs.
+    /// Creates the VLAN interface `NAME.ID`, and brings it up. `None` if the kernel does not
+    /// support VLANs.
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
         self.optional(nth, &format!("link add link {cable} name {name} type vlan id {id}"))?;
@@ -123,7 +124,8 @@ impl Namespaces {
     }
 
     /// Gives an interface a queueing discipline, such as `tbf rate 8kbit burst 2kb limit 3kb`. If
-    /// the kernel does not support the discipline, prints why and returns false (fails in CI).
+    /// the kernel does not support the discipline, prints why and returns false. In CI, the test
+    /// fails instead.
     pub fn shape(&self, nth: usize, device: &str, discipline: &str) -> bool {
         let args = ["qdisc", "add", "dev", device, "root"].into_iter().chain(discipline.split(' '));
         let shaped = self.within(nth, || Command::new("tc").args(args).status());
@@ -159,7 +161,7 @@ pub(crate) fn fresh_name() -> String {
 }
 
 pub(crate) fn ip(args: &str) -> bool {
-    // Deleting a namespace shows no errors, because the namespace may no longer exist.
+    // Errors of deleting a namespace are hidden, because the namespace may no longer exist.
     let stderr = if args.starts_with("netns del") { Stdio::null() } else { Stdio::inherit() };
     Command::new("ip").args(args.split_whitespace()).stderr(stderr).status().is_ok_and(|status| status.success())
 }
@@ -199,7 +201,7 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Sends `ask` until a reply arrives for which `is_answer` returns true.
+/// Sends the request `ask` until a reply arrives for which `is_answer` returns true.
 fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnMut(&[u8]) -> bool) {
     socket.set_read_timeout(Some(ANSWER)).unwrap();
     let (start, mut answer) = (Instant::now(), [0; 65536]);
@@ -380,7 +382,7 @@ pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Exchanges pings, UDP and TCP between two namespaces, which have the host numbers 1 and 2.
+/// Exchanges pings, UDP and TCP between two namespaces, whose addresses end in 1 and 2.
 pub fn converse(namespaces: &Namespaces, one: usize, other: usize) {
     namespaces.within(one, || ping(address("10.210.0.2"), 56));
     namespaces.within(other, || ping(address("fd00:210::1"), 1300));

@@ -1,4 +1,4 @@
-//! Polls a queue to its end.
+//! Polls a receive queue until its device has ended.
 
 use std::thread;
 

@@ -27,7 +27,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// Creates a directory with these files, each of one line, such as a fake /sys.
+    /// Creates a directory with the given files, each of one line, such as a fake /sys.
     pub fn with_files(files: &[(&str, &str)]) -> Self {
         let scratch = Self::new();
         files.iter().for_each(|(path, line)| scratch.write(path, &format!("{line}\n")));

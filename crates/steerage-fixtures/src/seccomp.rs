@@ -21,7 +21,7 @@ const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
-/// From linux/audit.h.
+/// The number of this CPU architecture, from linux/audit.h.
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]

@@ -20,12 +20,13 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures")
 }
 
-/// The captures in [`folder`]. Without the folder, prints why and returns an empty list.
+/// Returns the captures in [`folder`]. If the folder is missing, prints why and returns an empty
+/// list.
 pub fn captures() -> Vec<PathBuf> {
     captures_in(&folder())
 }
 
-/// All real captures, including captures that reproduce fixed defects.
+/// Returns all real captures, including captures that reproduce fixed defects.
 pub fn all_captures() -> Vec<PathBuf> {
     let folder = folder();
     [captures_in(&folder), captures_in(&folder.join("repro"))].concat()
@@ -53,7 +54,8 @@ pub fn capture(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Returns the output of a Wireshark tool. `None` if the tool is not installed (fails in CI).
+/// Returns the output of a Wireshark tool. `None` if the tool is not installed (in CI, the test
+/// fails).
 pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool).args(arguments).arg(file).output() else {
         skip(&format!("{tool} is absent: install the package tshark"));
@@ -63,7 +65,8 @@ pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the values of `fields` of each frame. `None` without tshark (fails in CI).
+/// Returns the values of `fields` of each frame. `None` if tshark is not installed (in CI, the test
+/// fails).
 pub fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &BY_ITSELF)
 }

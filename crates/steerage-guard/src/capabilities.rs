@@ -5,9 +5,9 @@
 //! all capabilities, and sets `no_new_privs`, so that the process cannot regain them.
 //!
 //! A new thread inherits the capabilities of the thread that starts it. Threads that already run
-//! keep their capabilities, so call `drop_all` while the process has only one thread: after you
-//! have opened the devices and outputs, but before `build`, which starts a thread for each capture
-//! file that the instance writes.
+//! keep their capabilities, so call `drop_all` while the process has only one thread. Call
+//! `drop_all` after you have opened the devices and outputs, but before `build`, which starts a
+//! thread for each capture file that the instance writes.
 //!
 //! ```no_run
 //! # use steerage::{Batch, Cpu, Handler};
@@ -37,8 +37,8 @@
 //!   limit on locked memory is high enough. Call [`drop_except`] with [`Needed::pinned_memory`]
 //!   before building the instance, and [`Kept::drop_start_up`] afterwards.
 //! - Opening files for which the program needs root's capabilities. Request these capabilities with
-//!   [`Needed::read_file`] and [`Needed::written_files`]. The files of the program's own user
-//!   (root, if it runs as root) stay accessible.
+//!   [`Needed::read_file`] and [`Needed::written_files`]. The files of the user as whom the program
+//!   runs (even root) stay accessible.
 //! - Gaining privileges by running a program that is setuid or that has file capabilities.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,7 +53,7 @@ use crate::file::directory_of;
 use crate::path::PathError;
 
 const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
-/// The capability to write any file, but not to rename files in others' sticky directories.
+/// The capability to write any file, but not to rename files in sticky directories of other users.
 const WRITE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 /// The capability to pin (lock in RAM) any amount of memory, as AF_XDP does for packets.
 const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
@@ -63,14 +63,16 @@ const ADMINISTER: CapabilitySet = CapabilitySet::NET_ADMIN;
 /// `no_new_privs`. Threads that already run keep their capabilities.
 ///
 /// # Errors
-/// Returns [`PrivilegesError`] if the kernel refuses. The instance must then not start.
+/// Returns [`PrivilegesError`] if the kernel refuses to drop the capabilities. The instance must
+/// then not start.
 pub fn drop_all() -> Result<(), PrivilegesError> {
     forbid_new()?;
     set(CapabilitySet::empty(), CapabilitySet::empty())
 }
 
-/// Drops capabilities like [`drop_all`], but keeps those that `needed` requires and that this thread
-/// has. Capabilities for files are kept only if the files are not accessible without them.
+/// Drops capabilities like [`drop_all`], but this thread keeps those of its capabilities that
+/// `needed` requires. Capabilities for files are kept only if the files are not accessible without
+/// them.
 ///
 /// After `drop_except`, start the thread that writes files, build the instance, and call
 /// [`Kept::drop_start_up`] before you start the instance.
@@ -91,7 +93,7 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     forbid_new()?;
     let have = capabilities(None).map_err(failed("read the capabilities of this thread"))?.permitted;
-    // Access is checked without effective capabilities.
+    // Whether a file is accessible is checked without effective capabilities.
     set(have, CapabilitySet::empty())?;
     let is_readable = |path: &&Path| may(CWD, path, Access::READ_OK);
     let reading = if needed.read.iter().all(is_readable) { CapabilitySet::empty() } else { READ & have };
@@ -116,8 +118,8 @@ pub struct Needed<'a> {
 
 impl<'a> Needed<'a> {
     /// Declares a file that the run opens later, such as a later capture file. The calling thread
-    /// keeps the capability to read the file until [`Kept::drop_start_up`], and the thread that
-    /// opens capture files, which `build` starts, keeps it until it ends.
+    /// keeps the capability to read the file until [`Kept::drop_start_up`]. `build` starts a thread
+    /// that opens capture files, and that keeps the capability until it ends.
     #[must_use]
     pub fn read_file(mut self, path: &'a Path) -> Self {
         self.read.push(path);
@@ -126,7 +128,7 @@ impl<'a> Needed<'a> {
 
     /// Declares the name of files that the run creates, which may contain placeholders for the time
     /// (`%H`). The calling thread keeps the capability to write these files until
-    /// [`Kept::drop_start_up`]. A thread that handles no packets writes the files.
+    /// [`Kept::drop_start_up`]. The files are written by a thread that handles no packets.
     #[must_use]
     pub fn written_files(mut self, name: &'a Path) -> Self {
         self.written.push(name);
@@ -142,7 +144,7 @@ impl<'a> Needed<'a> {
     }
 
     /// Declares that this process later changes interfaces, routes or routing rules. A process that
-    /// has the capability for these changes should handle no packets.
+    /// has the capability to change interfaces and routes should handle no packets.
     #[must_use]
     pub fn network_administration(mut self) -> Self {
         self.administers = true;
@@ -150,7 +152,7 @@ impl<'a> Needed<'a> {
     }
 }
 
-/// Stands for the capabilities that the thread keeps only while the program starts.
+/// The capabilities that the thread keeps only while the program starts.
 #[derive(Debug)]
 #[must_use = "call drop_start_up"]
 pub struct Kept {
@@ -158,8 +160,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Drops all capabilities of this thread. Call `drop_start_up` after `build`: the threads that
-    /// open and write files then already run, and the memory is pinned.
+    /// Drops all capabilities of this thread. Call `drop_start_up` after `build`, when the threads
+    /// that open and write files already run, and the memory is pinned.
     ///
     /// # Errors
     /// Returns [`PrivilegesError`] under the same condition as [`drop_all`].
@@ -200,8 +202,9 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Privile
     set_capabilities(None, sets).map_err(failed("set the capabilities of this thread"))
 }
 
-/// Returns true if this process may create the file with its effective capabilities, or if the
-/// obstacle is not a permission, because a capability would not help.
+/// Returns true if this process may create the file with its effective capabilities. Also returns
+/// true if something other than a permission prevents the creation, because a capability would not
+/// help.
 fn may_create(name: &Path) -> bool {
     match directory_of(name) {
         Ok(directory) => may(directory.as_fd(), Path::new("."), Access::WRITE_OK | Access::EXEC_OK),

@@ -6,7 +6,7 @@
 //! is opened by the rules of [`path`](crate::path), and later renamed to its final name, which
 //! replaces a planted link. The program never writes to an older file with the final name.
 //!
-//! What already has the new file's name decides what happens:
+//! The outcome depends on what already has the new file's name:
 //!
 //! - No entry, or a file: the new file gets the name.
 //! - A symbolic link that may be followed: the new file gets the name of the link's target.
@@ -40,8 +40,8 @@ pub use unnamed::unnamed;
 /// The users who may read a new file. The umask of the process can remove further permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// The owner and the group, for packets, flows and other records of traffic. In a directory of
-    /// another user, only the owner may read the file.
+    /// Only the file's owner and group, for packets, flows and other records of traffic. In a
+    /// directory of another user, only the owner may read the file.
     Group,
     /// All users, for a manual page or other public text.
     All,
@@ -61,7 +61,8 @@ const DIRECTORY_MODE: u32 = 0o755;
 
 const PART: &str = ".part";
 
-/// The part of the final name in a temporary name. File systems allow 255 bytes for a name.
+/// The number of bytes of the final name that a temporary name contains. File systems allow 255
+/// bytes for a name.
 const NAME_BYTES: usize = 200;
 
 const TRIES: usize = 8;
@@ -87,10 +88,11 @@ impl NewFile {
         Self::create_at(Directory::holding(path)?, readers)
     }
 
-    /// As [`create`](Self::create), but creates each missing directory of the path.
+    /// Like [`create`](Self::create), but creates each missing directory of the path.
     ///
     /// # Errors
-    /// Returns the errors of [`create`](Self::create) and of creating directories.
+    /// Returns the errors of [`create`](Self::create), and an error if a directory cannot be
+    /// created.
     pub fn create_with_directories(path: &Path, readers: Readers) -> io::Result<Self> {
         Self::create_at(Directory::holding_created(path, DIRECTORY_MODE)?, readers)
     }
@@ -152,7 +154,7 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.stays {
-            // A temporary file that is not removed does no harm.
+            // An error is ignored, because a temporary file that is not removed does no harm.
             let _ = self.directory.remove_file(&self.part);
         }
     }
@@ -171,7 +173,8 @@ pub enum Opened {
 /// has its final name from the beginning. An existing FIFO or character device is opened.
 ///
 /// # Errors
-/// Returns the errors of [`NewFile::create`], and `ENXIO` for an unread FIFO ([`has_no_reader`]).
+/// Returns the errors of [`NewFile::create`], and `ENXIO` for a FIFO that no process reads
+/// ([`has_no_reader`]).
 pub fn open(path: &Path, readers: Readers) -> io::Result<Opened> {
     match Target::find(path)? {
         Target::New { directory, name } => {
@@ -194,7 +197,7 @@ pub fn has_no_reader(error: &io::Error) -> bool {
 }
 
 /// Writes a complete file. Until the new file is complete, an older file with the name still
-/// exists. If `path` names a FIFO or a character device, `bytes` is written to it.
+/// exists. If `path` names a FIFO or a character device, `bytes` is written to this FIFO or device.
 ///
 /// # Errors
 /// Returns the errors of [`open`], and an error if the file cannot be written.
@@ -213,7 +216,7 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
-/// As [`write()`], but creates each missing directory of the path, and returns only after the
+/// Like [`write()`], but creates each missing directory of the path, and returns only after the
 /// file's contents and name have been written to the disk.
 ///
 /// # Errors
@@ -255,7 +258,7 @@ enum Target {
         directory: Directory,
         name: OsString,
     },
-    /// As [`Opened::Special`].
+    /// A file as in [`Opened::Special`].
     Open(File),
 }
 
@@ -272,7 +275,8 @@ impl Target {
     }
 }
 
-/// A new file may get the name if no entry has the name, or if the entry is a file or a link.
+/// Returns true if a new file may get the name `name`: no entry has the name, or the entry is a
+/// file or a link.
 fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathError> {
     let there = match directory.stat(name) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -306,7 +310,8 @@ pub fn directory_of(name: &Path) -> Result<Directory, PathError> {
 }
 
 fn random_name(name: &OsStr) -> OsString {
-    // Each hasher of the standard library has new random keys, so the hash of nothing is random.
+    // Each hasher of the standard library has new random keys, so even the hash of no data is
+    // random.
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     let name = name.to_string_lossy();
     let end = (0..=name.len().min(NAME_BYTES)).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);

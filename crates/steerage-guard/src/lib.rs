@@ -10,7 +10,8 @@
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!
-//! Architecture invariant: no code about packets, devices or commands. Rights are only removed.
+//! Architecture invariant: this crate has no code about packets, devices or commands. The crate
+//! only removes rights, and never adds any.
 #![deny(unsafe_code)]
 
 pub mod capabilities;

@@ -19,7 +19,7 @@ pub struct Mount {
     pub kind: String,
     /// The source of the file system, such as a block device.
     pub source: String,
-    /// Separated by commas. A comma within an option is written as `\054`.
+    /// The mount options, separated by commas. A comma within an option is written as `\054`.
     options: String,
 }
 
@@ -31,7 +31,8 @@ impl Mount {
     }
 }
 
-/// Returns the mount of an open file, without asking the file system itself, which may hang.
+/// Returns the mount of an open file, without accessing the file system itself, which may not
+/// respond.
 ///
 /// # Errors
 /// Returns an error if the mount table cannot be read, or if the table does not contain the mount.
@@ -57,7 +58,7 @@ fn find(about: &str, table: &[u8]) -> Option<Mount> {
 }
 
 /// Reads a line such as `36 35 98:0 / /at ro,noatime master:1 - kind source options`. The number of
-/// fields before the dash varies.
+/// fields before the dash of such a line varies.
 fn read(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = String::from_utf8_lossy(fields.next()?).into_owned();
@@ -68,7 +69,7 @@ fn read(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, at, kind, source, options: String::from_utf8_lossy(rest.next()?).into_owned() })
 }
 
-/// In a field, a space is written as `\040`.
+/// In a field of the mount table, a space is written as `\040`.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -3,7 +3,8 @@
 //! The program often runs as root, with paths that other users can change. If the kernel resolved
 //! such a path, another user could plant a link and choose the file to which root writes. This
 //! module therefore opens one name of a path at a time, each in the directory that was opened
-//! before (`O_PATH`, `O_NOFOLLOW`). Later operations use only the last directory's file descriptor.
+//! before (`O_PATH`, `O_NOFOLLOW`). Later operations use only the file descriptor of the last
+//! directory on the path.
 //!
 //! # The rule
 //!
@@ -14,14 +15,14 @@
 //! - Every directory on the path must be trusted, or must be a sticky directory of root or of the
 //!   user, such as `/tmp`, in which other users cannot replace a trusted subdirectory. If a group
 //!   can change a directory on the path (`/var/log` on some distributions), the next name must be a
-//!   real directory of root or of the user, not a link. The members of the group can replace that
+//!   real directory of root or of the user, not a link. The group's members can replace this
 //!   directory only by another existing directory of root or of the user.
 //! - A link is followed if root or the user owns the link, and if its directory is trusted. A link
-//!   in a sticky directory is not followed, because another user may have moved a link of root
-//!   there. The rules also apply to the names in the target of a link.
+//!   in a sticky directory is not followed, because another user may have moved a link of root to
+//!   this directory. The rules also apply to the names in the target of a link.
 //! - The last directory, in which a new file or directory is created, may belong to any user,
-//!   because a new file gets a random name, and a new directory is checked after its creation. But
-//!   its file system must not be a FUSE file system of another user, who could read the new file.
+//!   because a new file gets a random name, and a new directory is checked after its creation. The
+//!   last directory must not be on a FUSE file system of another user, who could read the new file.
 //! - A relative path begins at the working directory, which may belong to any user, because the
 //!   user of this program chose it. If the working directory is not trusted, every later name must
 //!   be a real directory, not a link, and `..` must not lead out of the working directory.
@@ -64,7 +65,7 @@ pub struct Directory {
     fd: OwnedFd,
     /// The path with which the directory was opened, for messages only.
     path: PathBuf,
-    /// Another user owns the directory, or a directory on the path to it.
+    /// True if another user owns the directory, or a directory on the path to it.
     of_others: bool,
 }
 
@@ -79,7 +80,8 @@ impl Directory {
     /// sticky directory of root or of the user, such as `/tmp`.
     ///
     /// # Errors
-    /// Returns an error if another user can change a directory on the path, or if one is missing.
+    /// Returns an error if another user can change a directory on the path, or if a directory is
+    /// missing.
     pub fn open(path: &Path) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::Fails)?.not_of_others()
     }
@@ -104,7 +106,7 @@ impl Directory {
         }
     }
 
-    /// As [`open`](Self::open), but creates the last directory of the path if it does not exist.
+    /// Like [`open`](Self::open), but creates the last directory of the path if it does not exist.
     ///
     /// # Errors
     /// Returns the errors of [`open`](Self::open), and an error if the directory cannot be created.
@@ -116,24 +118,26 @@ impl Directory {
     /// but no other user may have permission to change the parent directories.
     ///
     /// # Errors
-    /// Returns an error if another user can change a directory on the path, or if one is missing.
+    /// Returns an error if another user can change a directory on the path, or if a directory is
+    /// missing.
     pub fn open_for_new_files(path: &Path) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::Fails)
     }
 
-    /// As [`open_for_new_files`](Self::open_for_new_files), but creates each missing directory of
+    /// Like [`open_for_new_files`](Self::open_for_new_files), but creates each missing directory of
     /// the path. The parent of the first missing directory may belong to any user. A later call
     /// uses a created directory again if the directory still belongs to this user.
     ///
     /// # Errors
-    /// Returns the errors of [`open_for_new_files`](Self::open_for_new_files) and of creating.
+    /// Returns the errors of [`open_for_new_files`](Self::open_for_new_files), and an error if a
+    /// directory cannot be created.
     pub fn create_all(path: &Path, mode: u32) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::IsCreated(mode))
     }
 
     /// Returns the directory in which a file with this path is created, and the name of the file in
-    /// this directory. A last name that is a link is replaced by its target if the link may be
-    /// followed. The directory may belong to any user.
+    /// this directory. If the path ends in a link that may be followed, the result is for the
+    /// link's target. The returned directory may belong to any user.
     ///
     /// # Errors
     /// Returns an error if another user can change a directory on the path, if a directory or the
@@ -142,10 +146,11 @@ impl Directory {
         Walk::begin(path)?.reach_holder(Missing::Fails)
     }
 
-    /// As [`holding`](Self::holding), but creates each missing directory of the path.
+    /// Like [`holding`](Self::holding), but creates each missing directory of the path.
     ///
     /// # Errors
-    /// Returns the errors of [`holding`](Self::holding) and of creating directories.
+    /// Returns the errors of [`holding`](Self::holding), and an error if a directory cannot be
+    /// created.
     pub fn holding_created(path: &Path, mode: u32) -> Result<(Self, OsString), PathError> {
         Walk::begin(path)?.reach_holder(Missing::IsCreated(mode))
     }
@@ -182,7 +187,7 @@ impl Directory {
     ///
     /// # Errors
     /// Returns an error if the entry is not a directory, or if a user other than root and this user
-    /// can change it.
+    /// can change the directory.
     pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
         self.open_own_with(name, self.is_of_others()?)
     }
@@ -218,8 +223,8 @@ impl Directory {
     }
 
     /// Opens the FIFO or character device `name` of this directory for writing, without waiting for
-    /// a reader. A FIFO must belong to root or to the user, because the owner of a FIFO can read
-    /// the data in it. A device must be in a trusted directory.
+    /// a reader. A FIFO must belong to root or to the user, because its owner can read the data
+    /// that is written to it. A device must be in a trusted directory.
     ///
     /// # Errors
     /// Returns an error if the entry is neither a FIFO nor a character device, or if another user
@@ -237,8 +242,9 @@ impl Directory {
             },
             _ => Err(PathError::System(io::Error::other("that is neither a file nor a FIFO"))),
         };
-        // Check before opening, because opening a device may change its state. Check again after
-        // opening, because another user may have replaced the entry.
+        // The entry is checked before it is opened, because opening a device may change the
+        // device's state. The opened entry is checked again, because another user may have replaced
+        // the entry.
         trusted(&self.stat(name)?)?;
         let file = rustix::fs::openat(&self.fd, single(name)?, how, Mode::empty())?;
         trusted(&rustix::fs::fstat(&file)?)?;
@@ -253,8 +259,9 @@ impl Directory {
         Ok(rustix::fs::statat(&self.fd, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Returns the names and types of the entries, unordered. A type may be unknown. The entries
-    /// are not accessed, because an entry may be a mount whose file system does not respond.
+    /// Returns the names and types of the directory's entries, unordered. The type of an entry may
+    /// be unknown. The entries are not accessed, because an entry may be a mount whose file system
+    /// does not respond.
     ///
     /// # Errors
     /// Returns an error if the process may not read the directory.
@@ -332,7 +339,8 @@ impl Directory {
         Ok(self.of_others || self.access()?.is_of_user())
     }
 
-    /// Another user who runs the directory's file system could read new files.
+    /// Returns an error if another user runs the directory's file system, because this user could
+    /// read new files.
     pub(crate) fn may_hold_files(&self) -> Result<(), PathError> {
         match access::run_by(self.fd.as_fd()) {
             Some(by) => Err(PathError::FileSystem { directory: self.path.clone(), by }),
@@ -393,7 +401,8 @@ fn single(name: &OsStr) -> Result<&OsStr, PathError> {
     if is_single { Ok(name) } else { Err(Errno::INVAL.into()) }
 }
 
-/// Root is trusted, because root can change every file anyway.
+/// Returns true for root and the effective user. Root is trusted, because root can change every
+/// file anyway.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }

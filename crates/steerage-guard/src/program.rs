@@ -1,9 +1,9 @@
 //! Finds and starts other programs. While a program starts, signals can still end this process.
 //!
 //! When a thread starts a program, the C library blocks all signals of this thread until the
-//! program's file is loaded. The file, or a directory in PATH, may be on a file system that does
-//! not respond. Only SIGKILL could then end the process. Therefore a separate thread starts the
-//! program, and the calling thread, whose signals are not blocked, waits for it.
+//! program's file is loaded. If the file, or a directory in PATH, is on a file system that does not
+//! respond, only SIGKILL could end the process. Therefore a separate thread starts the program, and
+//! the calling thread, whose signals are not blocked, waits for the separate thread.
 //!
 //! Architecture invariant: steerage starts every program with the function `start`.
 

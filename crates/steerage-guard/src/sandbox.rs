@@ -77,11 +77,12 @@ impl Sandbox {
         self.path(path.as_ref().to_owned(), How::Read)
     }
 
-    /// Allows the process to create, write, rename and remove files below the open directory. A
-    /// path could meanwhile lead to another directory.
+    /// Allows the process to create, write, rename and remove files below the open directory. The
+    /// directory is given by its descriptor, because its path could meanwhile lead to another
+    /// directory.
     #[must_use]
     pub fn writes(self, directory: impl Into<OwnedFd>) -> Self {
-        // The module `path` finds the user of a FUSE mount through these files.
+        // Through these files, the module `path` finds the user of a FUSE mount.
         let sandbox = self.reads("/proc/self/fdinfo").reads("/proc/self/mountinfo");
         sandbox.open(directory.into(), How::Write)
     }
@@ -109,8 +110,9 @@ impl Sandbox {
         self
     }
 
-    /// Restricts the files of this thread, and of its later threads and programs. Call
-    /// `restrict_files` while the process has one thread, and after all files and devices are open.
+    /// Restricts the files that this thread, and threads and programs that it starts later, can
+    /// access. Call `restrict_files` while the process has one thread, and after all files and
+    /// devices are open.
     ///
     /// # Errors
     /// Returns an error if the kernel supports Landlock but refuses the rules.
@@ -121,7 +123,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Permanently restricts the system calls of all threads. A forbidden one ends the process.
+    /// Permanently restricts the system calls of all threads. A forbidden system call ends the
+    /// process.
     ///
     /// # Errors
     /// Returns an error if the kernel supports seccomp but refuses the filter.
@@ -129,7 +132,8 @@ impl Sandbox {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
-            // The list stays complete, because the process cannot start programs afterwards.
+            // The list of child processes stays complete, because the process cannot start programs
+            // afterwards.
             let signals = self.groups.contains(&Group::Signal);
             let children = signals.then(children::running).flatten();
             if signals && children.is_none() {
@@ -156,9 +160,9 @@ struct Programs {
 
 impl ThreadFilter {
     /// Compiles a filter that allows the system calls of `groups`. The thread cannot send through
-    /// packet sockets that listen, cannot send to an address through any packet socket, and can
-    /// send messages only through UDP sockets. If the thread closes a packet or UDP socket that is
-    /// in `sockets`, the socket stays open.
+    /// packet sockets that listen, and cannot send to an address through any packet socket. The
+    /// thread can send messages only through UDP sockets. If the thread closes a packet or UDP
+    /// socket that is in `sockets`, the socket stays open.
     ///
     /// # Errors
     /// Returns an error if the filter cannot be compiled.
@@ -171,7 +175,7 @@ impl ThreadFilter {
         arch.map(programs).transpose().map(Self)
     }
 
-    /// Returns the program for seccomp, or `None` if this kernel has no seccomp.
+    /// Returns the filter's seccomp program, or `None` if this kernel has no seccomp.
     #[doc(hidden)]
     pub fn program(&self) -> Option<BpfProgramRef<'_>> {
         self.0.as_ref().map(|programs| programs.allow.as_slice())
@@ -202,8 +206,8 @@ impl InForce {
         self.seccomp
     }
 
-    /// Returns the kernel's error if the kernel supports Landlock but refused it. In some cases,
-    /// the user can permit Landlock, for example in the seccomp profile of a container.
+    /// Returns the kernel's error if the kernel supports Landlock but refused to apply it. In some
+    /// cases, the user can permit Landlock, for example in the seccomp profile of a container.
     pub fn landlock_refused(&self) -> Option<io::Error> {
         match self.landlock {
             Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),

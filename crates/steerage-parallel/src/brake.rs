@@ -1,7 +1,8 @@
 //! Alternates long periods of reading a file with long pauses, so that the jobs can keep up.
 //!
 //! Without long pauses, the CPU that reads the packets would wake up every millisecond to check
-//! whether the fullest buffer has room, mostly in vain, because the jobs are slower.
+//! whether the fullest buffer has room. Most of these checks would find no room, because the jobs
+//! are slower than the reading CPU.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,14 +10,16 @@ use std::time::Duration;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(8);
 
-/// All atomic accesses are `Relaxed`, because their order affects only the speed of reading.
+/// All atomic accesses of this type are `Relaxed`, because their order affects only the speed of
+/// reading.
 #[derive(Debug)]
 pub(super) struct Brake {
     /// Bytes in the jobs' buffers: a pause begins when the fullest buffer contains `high` bytes,
     /// and ends when it contains fewer than `low` bytes.
     high: usize,
     low: usize,
-    /// Below `hungry` bytes in any job's buffer, a pause ends, unless the fullest one has `high`.
+    /// A pause ends if any job's buffer contains fewer than `hungry` bytes, unless the fullest
+    /// buffer contains `high` bytes.
     hungry: usize,
     is_on: AtomicBool,
     pause_micros: AtomicU64,
@@ -35,7 +38,8 @@ impl Brake {
         }
     }
 
-    /// Returns how long to pause, or `None` to continue. `waiting` has the bytes in each buffer.
+    /// Returns how long to pause, or `None` to continue. `waiting` has the number of bytes in each
+    /// job's buffer.
     pub(super) fn pause(&self, waiting: impl Iterator<Item = usize>) -> Option<Duration> {
         let (mut least, mut most) = (usize::MAX, 0);
         waiting.for_each(|bytes| (least, most) = (least.min(bytes), most.max(bytes)));

@@ -3,16 +3,19 @@ use std::sync::{Mutex, PoisonError};
 
 use steerage_text::printable;
 
-/// A terminal would wrap a longer progress line, which then could not be erased.
+/// The maximum length of the progress line. A terminal would wrap a longer line, which then could
+/// not be erased.
 const WIDTH: usize = 79;
 
 const ERASE: &[u8] = b"\r\x1b[K";
 
-/// Write errors are ignored, because the reader of standard error has exited.
+/// Writes to standard error. Write errors are ignored, because they show that the reader of
+/// standard error has exited.
 #[derive(Debug)]
 pub(super) struct Console {
     redraws: bool,
-    /// Standard output is a terminal, too, on which the progress line must be erased first.
+    /// True if standard output is also a terminal, on which the progress line must be erased before
+    /// each output.
     shares_screen: bool,
     drawn: Mutex<bool>,
 }
@@ -46,7 +49,7 @@ impl Console {
         self.redraws
     }
 
-    /// An empty text erases the progress line.
+    /// Draws the progress line. An empty text erases the line.
     pub(super) fn progress(&self, text: &str) {
         if self.redraws {
             let text: String = text.chars().take(WIDTH).collect();

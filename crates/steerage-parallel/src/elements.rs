@@ -1,6 +1,6 @@
 use super::lines::LINE_BYTES_MAX;
 
-/// Precedes each element of the merged JSON array, as in tshark's output.
+/// The bytes before each element of the merged JSON array, as in tshark's output.
 pub(super) const BEFORE: &[u8] = b",\n  ";
 
 /// The parser of a job's JSON array, with the bytes of an incomplete last element.
@@ -11,14 +11,15 @@ pub(super) struct Elements {
     in_string: bool,
     escaped: bool,
     element: Vec<u8>,
-    /// The beginning of the current element was already written.
+    /// True if the beginning of the current element was already written.
     within: bool,
     is_wrong: bool,
 }
 
 impl Elements {
-    /// Appends all complete elements to `out`, each after [`BEFORE`]. Returns true after a part of
-    /// an element that is too long for memory. The next output must then come from the same job.
+    /// Appends all complete elements to `out`, each after [`BEFORE`]. Returns true if the output
+    /// ends within an element that is too long for memory. The next output must then come from the
+    /// same job.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         for byte in written {
             self.byte(*byte, out);

@@ -12,7 +12,7 @@ use steerage_text::{counted, plural};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// With these options, no jobs can be started. The text is the whole message.
+    /// With the given options, no jobs can be started. The text is the whole message.
     #[error("{0}")]
     Wrong(String),
     /// The pipes of a job cannot be created.
@@ -94,7 +94,7 @@ pub enum Error {
     SeveralLinks {
         /// The link type of the first packet.
         first: String,
-        /// Another link type.
+        /// The link type of a later packet.
         other: String,
     },
     /// Jobs failed, or did not get all of their packets.
@@ -119,7 +119,7 @@ fn results(path: &Path, error: &PathError) -> String {
         PathError::System(error) if error.kind() == io::ErrorKind::NotFound => {
             format!("cannot make {path}: there is no directory above it; make it with mkdir -p")
         }
-        // These messages already contain advice.
+        // The messages of these path errors already contain advice.
         PathError::Changeable { .. } | PathError::Link { .. } => error.to_string(),
         error => format!("cannot make {path}: {error}; name another directory"),
     }

@@ -17,7 +17,7 @@ pub(super) struct Feed {
     pub(super) place: OsString,
     /// The pipe or file at the path `place`, whose descriptor the job inherits.
     pub(super) inherited: Option<Inherited>,
-    /// `None` if the job gets its packets at an interface.
+    /// The stream of the job's packets. `None` if the job gets its packets at an interface.
     pub(super) stream: Option<Stream>,
 }
 
@@ -58,7 +58,8 @@ impl Feed {
         self.stream.as_ref().and_then(Stream::failure)
     }
 
-    /// Processes that the job leaves behind may have its pipe open, but do not count as readers.
+    /// Ends the job's input. Processes that the job leaves behind may have its pipe open, but do
+    /// not count as readers.
     pub(super) fn end(&mut self) {
         if let (Via::Fifo, Some(stream)) = (self.via, &self.stream) {
             stream.abandon();

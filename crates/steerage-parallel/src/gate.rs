@@ -2,7 +2,7 @@
 //!
 //! A job that reads its packets from a file must not start before the file is complete, but a
 //! sandbox then no longer allows this program to start other programs. Therefore the waiting
-//! process is started before.
+//! process is started before this program enters the sandbox.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ use steerage_text::shell_word;
 
 use super::error::Error;
 
-/// Opens the gate when it is written to the waiting process's standard input.
+/// The byte that opens the gate when it is written to the waiting process's standard input.
 pub(super) const OPEN: &[u8] = b"\n";
 
 /// Waits for a byte on standard input, and then executes `command` in this process. The command of

@@ -1,9 +1,11 @@
 use std::borrow::Cow;
 
-/// The limit for a job's stored header lines. A line beyond the limit is no header line.
+/// The maximum number of bytes of a job's stored header lines. A line beyond this limit does not
+/// count as a header line.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
-/// Longer first lines of the jobs' output are not compared with each other.
+/// The first lines of the jobs' outputs are compared with each other only if they are not longer
+/// than this.
 const FIRST_BYTES_MAX: usize = 1 << 10;
 
 #[derive(Debug)]
@@ -28,7 +30,7 @@ impl Headers {
     }
 
     /// Returns the header lines and the other lines. The header lines are empty if they are
-    /// incomplete, or if those of any job have already been written.
+    /// incomplete, or if the header lines of any job have already been written.
     pub(super) fn take<'a>(&mut self, job: usize, lines: &'a [u8]) -> (Vec<u8>, Cow<'a, [u8]>) {
         let header = &mut self.of_jobs[job];
         if !self.is_set {
@@ -43,7 +45,7 @@ impl Headers {
         if std::mem::replace(&mut self.is_shown, true) { (Vec::new(), body) } else { (bytes, body) }
     }
 
-    /// If no job wrote its whole header, returns the lines of the first job that wrote any.
+    /// If no job wrote its whole header, returns the header lines of the first job that wrote any.
     pub(super) fn finish(&mut self) -> Option<(usize, Vec<u8>)> {
         let mut begun = self.of_jobs.iter_mut().enumerate().filter(|_| !self.is_shown);
         let (job, header) = begun.find(|(_, header)| !header.bytes.is_empty())?;
@@ -62,7 +64,7 @@ impl Headers {
     }
 }
 
-/// The header of a table has several names, separated by tabs or commas.
+/// Returns true for the header of a table: several names, separated by tabs or commas.
 fn names_columns(line: &[u8]) -> bool {
     let separator = if line.contains(&b'\t') { b'\t' } else { b',' };
     let columns: Vec<&[u8]> = line.trim_ascii_end().split(|byte| *byte == separator).collect();

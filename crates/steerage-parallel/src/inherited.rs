@@ -1,7 +1,7 @@
 //! A file descriptor that a job inherits, with its path (`/proc/self/fd/N`) in the job's command.
 //!
-//! A pipe or file with packets therefore needs no name in a directory. No other user can open the
-//! pipe or file, and the kernel removes it when no process has it open any more.
+//! A pipe or file with packets therefore needs no name in a directory. No other user can open such
+//! a pipe or file, and the kernel removes it when no process has it open any more.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,11 +17,12 @@ use steerage_guard::path::Directory;
 
 use super::error::Error;
 
-/// Shell scripts use the numbers 0 to 9 in redirections.
+/// The lowest number of an inherited descriptor. Shell scripts use the numbers 0 to 9 in
+/// redirections.
 const NUMBER_MIN: i32 = 10;
 
 /// Every user may read the file, because the job's program may drop its privileges before it opens
-/// its input. Only the job has a descriptor of the file.
+/// its input. Only the job has a descriptor of this unnamed file.
 const READABLE: Mode = Mode::from_raw_mode(0o644);
 
 #[derive(Debug)]
@@ -32,20 +33,21 @@ impl Inherited {
         Ok(Self(fcntl_dupfd_cloexec(fd, NUMBER_MIN)?))
     }
 
-    /// Returns a path that the job, and programs that the job starts, can open. With `/dev/fd/N`, a
-    /// program may read from the descriptor itself, which can be read only once.
+    /// Returns a path that the job, and programs that the job starts, can open. If the path were
+    /// `/dev/fd/N`, a program might read from the descriptor itself, which can be read only once.
     pub(super) fn path(&self) -> OsString {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 
-    /// Programs that this process starts while the descriptor is open inherit the descriptor.
+    /// Returns a descriptor that programs inherit if this process starts them while the descriptor
+    /// is open.
     pub(super) fn opened_for_programs(self) -> io::Result<OwnedFd> {
         fcntl_setfd(&self.0, FdFlags::empty())?;
         Ok(self.0)
     }
 }
 
-/// Child processes do not inherit the pipe. Returns the reading end and the writing end.
+/// Makes a pipe that child processes do not inherit. Returns the reading end and the writing end.
 pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     pipe_with(PipeFlags::CLOEXEC).map_err(|error| Error::Pipe(error.into()))
 }

@@ -25,16 +25,17 @@ use super::lines::last_line;
 use super::options::WaitingProcess;
 use super::results::JobResults;
 
-/// The last line of a job's standard error is searched in this part of the file's end.
+/// The last line of a job's standard error is searched for in this many bytes at the end of the
+/// file.
 const TAIL_BYTES: u64 = 4096;
 
 const SIGPIPE: i32 = Signal::SIGPIPE as i32;
 
 #[derive(Debug)]
 pub(super) enum Outputs {
-    /// Pipes, from which [`Merge`](super::merge::Merge) reads.
+    /// The outputs are pipes, from which [`Merge`](super::merge::Merge) reads.
     Collected { stdout: Option<Stdio>, stderr: Stdio },
-    /// Files in the directory in which the job runs.
+    /// The outputs are files in the directory in which the job runs.
     Files(JobResults),
 }
 
@@ -45,7 +46,8 @@ pub(super) struct Job {
     pub(super) feed: Feed,
     outputs: Option<Outputs>,
     /// The file of the job's standard error, if any. The job and this process share the file
-    /// position. Only `read_at` leaves the position at which the job writes unchanged.
+    /// position. This process reads the file only by `read_at`, which leaves the position at which
+    /// the job writes unchanged.
     stderr_file: Option<File>,
     child: Option<Child>,
     /// A pipe to the waiting process, which executes the job's program when it reads a byte.
@@ -57,7 +59,8 @@ pub(super) struct Job {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
-    /// `None` if this process ignores SIGCHLD. The kernel then reaps the job itself.
+    /// The exit status. `None` if this process ignores SIGCHLD, because the kernel then reaps the
+    /// job itself.
     pub(super) status: Option<ExitStatus>,
     pub(super) at: Instant,
     pub(super) cpu: Duration,
@@ -118,7 +121,8 @@ impl Job {
 
     fn program(&self) -> OsString {
         let program = self.words.first().cloned().unwrap_or_default();
-        // A relative path is made absolute, because the job may run in another directory.
+        // A relative path of a program is made absolute, because the job may run in another
+        // directory.
         match Path::new(&program).components().count() {
             0 | 1 => program,
             _ => std::path::absolute(&program).map_or(program, PathBuf::into_os_string),
@@ -137,7 +141,7 @@ impl Job {
             Outputs::Files(JobResults { directory: of_job, stdout, stderr }) => {
                 self.stderr_file = Some(stderr.try_clone().map_err(Error::Pipe)?);
                 command.stdout(stdout).stderr(stderr).current_dir(of_job.through());
-                // Stays open until the new process has changed to the directory.
+                // The directory stays open until the new process has made it its working directory.
                 directory = Some(of_job);
             }
         }
@@ -146,7 +150,8 @@ impl Job {
             let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
             Error::Start { program, error }
         };
-        // Closed after the start of the job, so that the next job does not inherit the descriptor.
+        // The descriptor is closed after the start of the job, so that the next job does not
+        // inherit it.
         let _inherited = self.feed.inherited.take().map(Inherited::opened_for_programs).transpose().map_err(failed)?;
         let spawned = program::start(command.process_group(0)).map_err(failed);
         drop(directory);
@@ -170,7 +175,8 @@ impl Job {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let (status, cpu) = match waitid(WaitId::Pid(pid), how) {
             Ok(Some(_)) => {
-                // Only one process is reaped at a time.
+                // Only one process is reaped at a time, so the CPU time of the children increases
+                // only by that of this process.
                 let before = children_cpu();
                 let Ok(Some(status)) = child.try_wait() else { return };
                 (Some(status), children_cpu().saturating_sub(before))
@@ -198,7 +204,8 @@ impl Job {
     }
 }
 
-/// A `Job` is dropped before its end if the run could not begin, or if its file is incomplete.
+/// A `Job` is dropped before the job has ended if the run could not begin, or if the job's file is
+/// incomplete.
 impl Drop for Job {
     fn drop(&mut self) {
         if let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) {
@@ -227,7 +234,8 @@ impl Ended {
         self.status?.code()
     }
 
-    /// SIGPIPE ended the job or a child of its shell: the reader of standard output has exited.
+    /// Returns true if SIGPIPE ended the job or a child of its shell, because the reader of
+    /// standard output has exited.
     pub(super) fn is_by_pipe(&self) -> bool {
         self.status.is_some_and(|status| status.signal() == Some(SIGPIPE)) || self.code() == Some(128 + SIGPIPE)
     }

@@ -24,12 +24,14 @@ pub(super) struct Asked {
 
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The packet CPU uses this list, because it must not wait for the lock of the list of jobs.
+    /// The streams to the jobs. The packet CPU uses this list, because it must not wait for the
+    /// lock of the list of jobs.
     pub(super) streams: Vec<Stream>,
-    /// The link types so far, and whether the jobs' capture format supports only one.
+    /// The link types of the packets so far, and whether the jobs' capture format supports only one
+    /// link type.
     pub(super) seen: Arc<LinksSeen>,
     pub(super) has_one_link: bool,
-    /// All inputs can wait without losing packets, as a file can.
+    /// True if all inputs can wait without losing packets, as a file can.
     pub(super) can_wait: bool,
 }
 
@@ -38,12 +40,12 @@ pub(super) struct Jobs {
     jobs: Mutex<Vec<Job>>,
     input: OnceLock<Input>,
     asked: Mutex<Asked>,
-    /// The run must not read any more packets. Inputs that can wait check this flag.
+    /// True if the run must not read any more packets. Inputs that can wait check this flag.
     pub(super) end_now: Arc<AtomicBool>,
     pub(super) is_complete: AtomicBool,
     pub(super) timeout: Option<Duration>,
     pub(super) last_lines: LastLines,
-    /// All jobs ended before the end of their input.
+    /// True if all jobs ended before the end of their input.
     pub(super) outlived: AtomicBool,
 }
 
@@ -78,13 +80,15 @@ impl Jobs {
         started
     }
 
-    /// No more jobs will be started: the waiting processes of jobs that were not started end.
+    /// Records that no more jobs will be started, and ends the waiting processes of jobs that were
+    /// not started.
     pub(super) fn complete(&self) {
         self.lock().iter_mut().for_each(Job::give_up_start);
         self.is_complete.store(true, Ordering::Relaxed);
     }
 
-    /// If `hurry` is true, jobs that run for too long after the end of their input are killed.
+    /// Ends the input of all jobs. If `hurry` is true, jobs that run for too long after the end of
+    /// their input are killed.
     pub(super) fn stop(&self, hurry: bool) {
         {
             let mut asked = self.asked();
@@ -117,13 +121,14 @@ impl Jobs {
         self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).all(|stream| stream.has_ended())
     }
 
-    /// Returns the reason why a job did not get all of its packets, if any. Packets do not count if
-    /// a live input was too fast for the job, or if the user ended the run.
+    /// Returns the reason why a job did not get all of its packets, if any. Packets that were lost
+    /// because a live input was too fast for the job, or because the user ended the run, do not
+    /// count.
     pub(super) fn incomplete(&self, job: &Job, lost: &Lost) -> Option<String> {
         let was_asked = self.asked().end.is_some();
         let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;
         match job.feed.failure() {
-            // This process ended the job, after the user had ended the run.
+            // This process killed the job after the user had ended the run.
             Some(StreamFailure::ReaderGone) if job.watched.killed == Some(Killed::Interrupt) => return None,
             Some(StreamFailure::ReaderGone) if lost.total() > 0 || outlived => {
                 return Some("it ended before the end of its input".to_owned());

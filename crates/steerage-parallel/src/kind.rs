@@ -2,7 +2,8 @@ use steerage_capture::CaptureMerge;
 
 use super::lines::LINE_BYTES_MAX;
 
-/// The bytes that are checked to detect whether an output is text.
+/// The number of bytes at the start of an output that are checked to detect whether the output is
+/// text.
 const PROBE_BYTES: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,12 +11,13 @@ pub(super) enum Kind {
     Lines,
     Capture,
     JsonArray,
-    /// This program cannot merge the named format.
+    /// The output has the named format, which steerage cannot merge.
     Unknown(&'static str),
 }
 
 impl Kind {
-    /// Returns `None` if more bytes are needed. `ended` is true if the output has no more bytes.
+    /// Detects the kind of an output. Returns `None` if more bytes are needed. `ended` is true if
+    /// the output has no more bytes.
     pub(super) fn of(start: &[u8], ended: bool) -> Option<Self> {
         match CaptureMerge::is_capture(start) {
             Some(true) => return Some(Self::Capture),
@@ -27,7 +29,8 @@ impl Kind {
         }
         let text = start.trim_ascii_start();
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // A line too long for memory is processed in pieces, and counts as a complete line here.
+        // A line that is too long for memory is processed in pieces, and counts as a complete line
+        // here.
         let is_whole = ended || line.len() < text.len() || text.len() > LINE_BYTES_MAX;
         let line = line.trim_ascii_end();
         if line.starts_with(b"<?xml") {
@@ -37,7 +40,8 @@ impl Kind {
             None if !ended && start.len() <= LINE_BYTES_MAX => None,
             Some(b'[' | b'{') if !is_whole => None,
             Some(b'{') if line.len() == 1 => Some(Self::Unknown("JSON over several lines")),
-            // tshark begins an array with a line `[`. An array on one line counts as lines of JSON.
+            // tshark begins an array with a line `[`. A JSON array on one line counts as lines of
+            // JSON.
             Some(b'[') if is_whole && text.len() <= LINE_BYTES_MAX => {
                 let rest = line[1..].trim_ascii_start();
                 let is_open = rest.is_empty() || rest.starts_with(b"{") && !rest.ends_with(b"]");
@@ -48,8 +52,8 @@ impl Kind {
     }
 }
 
-/// Text in any character set contains no NUL, and only control characters that move the cursor,
-/// ring the bell or change the color.
+/// Returns false for text. Text in any character set contains no NUL, and only control characters
+/// that move the cursor, ring the bell or change the color.
 fn is_binary(start: &[u8]) -> bool {
     start.iter().take(PROBE_BYTES).any(|byte| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f))
 }

@@ -23,10 +23,10 @@
 //!
 //! A single CPU reads and splits the packets, because splitting costs little compared with the work
 //! of the jobs. If the input is a file, reading pauses while the jobs have enough packets, so no
-//! packet is lost. If packets of a live input arrive too fast for a job, some are lost, and the
-//! [`Summary`] counts them. One thread reads and merges the outputs of all jobs, and stores output
-//! that must wait in unnamed temporary files. Another thread reports jobs that read nothing, and
-//! kills jobs that still run after they should have ended.
+//! packet is lost. If packets of a live input arrive too fast for a job, some packets are lost, and
+//! the [`Summary`] counts the lost packets. One thread reads and merges the outputs of all jobs.
+//! Output that must wait is stored in unnamed temporary files. Another thread reports jobs that
+//! read nothing, and kills jobs that still run after they should have ended.
 //!
 //! | file | content |
 //! |---|---|

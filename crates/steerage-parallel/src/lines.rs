@@ -1,8 +1,9 @@
-/// The beginning of an action line, which must stay directly before its document (Elasticsearch's
-/// format, tshark -T ek).
+/// The beginning of an action line in Elasticsearch's format (tshark -T ek). An action line must
+/// stay directly before the line of its document.
 pub(super) const ACTION: &[u8] = b"{\"index\":";
 
-/// A longer line is written in pieces, without output of other jobs between the pieces.
+/// A line with more bytes than this is written in pieces, without output of other jobs between the
+/// pieces.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Default)]
@@ -15,8 +16,9 @@ pub(super) struct Lines {
 const LAST_BYTES_MAX: usize = 300;
 
 impl Lines {
-    /// Adds output, and appends all complete lines to `out`. Returns true after a part of a line
-    /// that is too long for memory. The next output must then come from the same job.
+    /// Adds output of a job, and appends all complete lines to `out`. Returns true if the output
+    /// ends within a line that is too long for memory. The next output must then come from the same
+    /// job.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         let before = self.rest.len();
         self.rest.extend_from_slice(written);
@@ -41,7 +43,7 @@ impl Lines {
         if self.rest[start..].starts_with(ACTION) && !self.within { start } else { newline + 1 }
     }
 
-    /// If `adds_newline` is true and the last line has no newline, adds one.
+    /// Appends an incomplete last line to `out`, with a newline if `adds_newline` is true.
     pub(super) fn end(&mut self, adds_newline: bool, out: &mut Vec<u8>) {
         if self.within || !self.rest.is_empty() {
             self.rest.extend(adds_newline.then_some(b'\n'));

@@ -20,11 +20,11 @@ use super::sink::{Sink, Stopped};
 const READ_BYTES: usize = 64 << 10;
 
 /// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time, and
-/// waking the thread for each write would take longer than reading the data.
+/// waking the merging thread for each write would take longer than reading the data.
 const LINGER: Duration = Duration::from_millis(4);
 
-/// After a read of this many bytes, the thread reads again without a pause, because the job would
-/// soon have to wait for room in its pipe.
+/// After a read of this many bytes, the merging thread reads again without a pause, because the job
+/// would soon have to wait for room in its pipe.
 const MUCH_BYTES: usize = 24 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(super) struct MergeOptions {
     pub(super) tag: bool,
     pub(super) order: Order,
     pub(super) files: Vec<File>,
-    /// The header lines at the start of each job's output. The merged output has them only once.
+    /// The header lines at the start of each job's output, which the merged output has only once.
     pub(super) header: Option<usize>,
 }
 
@@ -89,11 +89,11 @@ impl<'a> Merge<'a> {
         Self { open, to, console, last_lines: Arc::clone(last_lines), bytes, in_a_hurry: false }
     }
 
-    /// Merges until all jobs have closed their outputs. After a failed write to standard output,
+    /// Merges the outputs until all jobs have closed them. After a failed write to standard output,
     /// `run` closes the pipes of the jobs' standard output, and calls `on_failure`.
     pub(super) fn run(mut self, on_failure: impl Fn()) -> Result<(), Stopped> {
         let mut result = Ok(());
-        // The job that is writing a line too long for memory, in pieces one after the other.
+        // The job whose current line is too long for memory, and is therefore written in pieces.
         let mut holder = None;
         while !self.open.is_empty() {
             let mut ready = self.ready(holder);
@@ -102,7 +102,8 @@ impl<'a> Merge<'a> {
                 ready = self.ready(holder);
             }
             for at in ready.into_iter().rev() {
-                // A job may have begun such a line since the call of `ready`.
+                // Since the call of `ready`, a job may have begun a line that is too long for
+                // memory.
                 if !may_read(&self.open[at], holder) {
                     continue;
                 }
@@ -172,7 +173,8 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// While a long line of the job `holder` is written in pieces, the other jobs must wait.
+/// Returns false if the output must wait while a long line of the job `holder` is written in
+/// pieces.
 fn may_read(open: &Open, holder: Option<usize>) -> bool {
     open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job)
 }

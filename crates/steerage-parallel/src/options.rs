@@ -17,11 +17,11 @@ pub struct Options {
     /// through `{fifo}` (the path of a pipe), `{file}` (the path of a complete file), `{tap}` (the
     /// name of a network interface) or, without these placeholders, standard input.
     pub command: Vec<OsString>,
-    /// Determines which packets must go to the same job, such as those of a flow.
+    /// Determines which packets must go to the same job, such as all packets of a flow.
     pub together: Together,
     /// The capture format in which jobs read their packets.
     pub format: Format,
-    /// Jobs get the inner frames of tunnels (VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS).
+    /// If true, jobs get the inner frames of tunnels (VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS).
     pub strip_tunnels: bool,
     /// A job is killed if it reads nothing for this time although packets wait for it.
     pub job_timeout: Option<Duration>,
@@ -29,8 +29,8 @@ pub struct Options {
     pub collect: Collect,
     /// True if standard error is a terminal on which the progress line may be drawn.
     pub draws_progress: bool,
-    /// Starts a process for each job that reads a `{file}`, which waits until the file is complete.
-    /// With `None`, the program of the job is started when its file is complete.
+    /// For each job that reads a `{file}`, starts a process that waits until the file is complete.
+    /// If `None`, the program of the job is started when the job's file is complete.
     pub waiting_process: Option<WaitingProcess>,
 }
 
@@ -87,8 +87,8 @@ pub enum Collect {
     },
     /// The jobs write directly to standard output, so the lines of different jobs may be mixed.
     Unmerged,
-    /// Job N runs in the subdirectory `N` of this directory, and writes `stdout` and `stderr`
-    /// there.
+    /// Job N runs in the subdirectory `N` of this directory, and writes the files `stdout` and
+    /// `stderr` to the subdirectory.
     Results(PathBuf),
 }
 
@@ -110,12 +110,12 @@ impl Collect {
 /// The order in which the jobs' outputs are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Lines in the order in which the jobs write them, packets by time.
+    /// Lines are merged in the order in which the jobs write them, and packets by time.
     #[default]
     Any,
-    /// The output of job 1, then the output of job 2, and so on.
+    /// The output of job 1 comes first, then the output of job 2, and so on.
     Job,
-    /// Lines by the time at their start, packets by their timestamps.
+    /// Lines are merged by the time at their start, and packets by their timestamps.
     Time,
 }
 

@@ -32,7 +32,7 @@ use super::summary::{JobSummary, Lost, Summary};
 use super::template::{Template, Via};
 use super::watch::Watch;
 
-/// The bytes of the buffers of all jobs, such as 4 MiB for each of 32 jobs.
+/// The total size of the buffers of all jobs in bytes, such as 4 MiB for each of 32 jobs.
 const BUFFERS_BYTES: usize = 128 << 20;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
 const BUFFER_BYTES_MIN: usize = 1 << 20;
@@ -83,8 +83,8 @@ pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
 ///    jobs have read all of their packets.
 /// 3. [`start`](Self::start) creates the outputs of the instance, and starts the jobs.
 /// 4. [`attend`](Self::attend) watches the jobs and merges their output while the instance runs.
-///    After the call of `attend`, the run opens no files. After that call, the run starts a program
-///    only for a job that reads a file and has no [waiting process](Options::waiting_process).
+///    After the call of `attend`, the run opens no files, and starts a program only for a job that
+///    reads a file and has no [waiting process](Options::waiting_process).
 /// 5. [`Attended::finish`] creates the summary.
 ///
 /// The source code of [`run()`] shows these steps.
@@ -121,7 +121,7 @@ impl Parallel {
         Ok(Self { options, template, jobs, capture: None, sources: Vec::new(), files, began })
     }
 
-    /// Checks the options without creating files.
+    /// Checks the options of a run without creating files.
     ///
     /// # Errors
     /// [`Error::Wrong`] for a wrong command.
@@ -185,7 +185,8 @@ impl Parallel {
             outputs.push(output);
             streams.extend(feed.stream.clone());
             let mut job = Job::new(number, words, feed, written);
-            // All other jobs start now, and this process closes its copies of their pipe ends.
+            // All jobs that do not read a file start now, and this process closes its copies of the
+            // ends of their pipes.
             match (via, waiting_process) {
                 (Via::File, Some(process)) => job.prepare(count, *process)?,
                 (Via::File, None) => {}
@@ -200,15 +201,15 @@ impl Parallel {
     }
 
     /// Watches the jobs and merges their output in other threads, while the calling thread calls
-    /// `run`, which runs the instance to its end. Then starts the jobs that read a file, and waits
-    /// for all jobs. `stop` must stop the instance, even if it has not started yet.
+    /// `run`, which runs the instance to its end. After `run`, `attend` starts the jobs that read a
+    /// file, and waits for all jobs. `stop` must stop the instance, even if it has not started yet.
     ///
     /// # Errors
     /// Returns the error that `run` returned, or [`Error::Start`] if a job's program cannot be
     /// started. All jobs have ended by then.
     ///
     /// # Panics
-    /// If `run` panics. All jobs have ended by then.
+    /// Panics if `run` panics. All jobs have ended by then.
     pub fn attend<R, E>(self, stop: &(dyn Fn() + Sync), run: impl FnOnce() -> Result<R, E>) -> Result<(R, Attended), E>
     where
         E: std::convert::From<Error>,
@@ -226,7 +227,8 @@ impl Parallel {
             let merge = Merge::new(sources, merge, &console, &jobs.last_lines);
             let merging = scope.spawn(|| (merge.run(|| jobs.stop(true)), job::thread_cpu()));
             let watching = scope.spawn(|| watch.run());
-            // A panic is resumed when the jobs have ended: the other threads wait for the jobs.
+            // If `run` panics, the panic is resumed after the jobs have ended, because the other
+            // threads wait for the jobs.
             let ended = catch_unwind(AssertUnwindSafe(run));
             let ended = ended.map(|ended| ended.and_then(|ended| jobs.start_all().map(|()| ended).map_err(E::from)));
             jobs.complete();
@@ -248,8 +250,9 @@ fn template(options: &Options) -> Result<Template, Error> {
         .ok_or_else(|| Error::Wrong("a command has one of {fifo}, {file} and {tap}: leave the others out".to_owned()))
 }
 
-/// The files are created before the run enters a sandbox, which allows no new files. With
-/// `Order::Any`, the run continues without files, because output does not wait in every run.
+/// Creates the files for output before the run enters a sandbox, which allows no new files. With
+/// `Order::Any`, a run can continue without these files, because output does not always have to
+/// wait.
 fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     let Collect::Merged { order, .. } = options.collect else { return Ok(Vec::new()) };
     if options.jobs == 1 {
@@ -342,7 +345,7 @@ pub struct Attended {
 pub struct Finished {
     /// The summary of the run, with the counts of packets and the results of the jobs.
     pub summary: Summary,
-    /// An error if the output could not be merged, except if nobody reads standard output.
+    /// An error if the output could not be merged, except if no process reads standard output.
     pub merged: Result<(), Error>,
     /// An error if a job failed or did not get all of its packets. An error in `merged` or of the
     /// input is more important, because it may be the cause.
@@ -380,7 +383,8 @@ fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Con
     let all = jobs.lock();
     let of_job = |(nth, job): (usize, &Job)| {
         let lost = Lost::of_output(snapshot, nth);
-        // If nobody reads standard output, it does not matter whether a job got all of its packets.
+        // If no process reads standard output, it does not matter whether a job got all of its
+        // packets.
         let incomplete = jobs.incomplete(job, &lost).filter(|_| !nobody_reads);
         let by_pipe = nobody_reads && job.ended.is_some_and(|ended| ended.is_by_pipe());
         let failed = incomplete.is_some() || (!job.has_succeeded() && !by_pipe);
@@ -388,7 +392,8 @@ fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Con
     };
     let summaries: Vec<JobSummary> = all.iter().enumerate().map(of_job).collect();
     for job in &summaries {
-        // For a status other than 0, a message has already reported how the job ended.
+        // If a job exits with a status other than 0, a message has already reported how the job
+        // ended.
         if let Some(why) = job.incomplete.as_ref().filter(|_| job.exit_status == Some(0)) {
             let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
             let missing = counted(job.lost.total(), "packet");

@@ -1,8 +1,9 @@
 //! The directory of the option `--results`, with a subdirectory for the output of each job.
 //!
 //! Jobs run with the rights of the user, who is often root, so no other user may choose the
-//! directory of the output. Each directory is opened once, and its files are created relative to
-//! its descriptor. An older file with the name of an output file is removed, and never written to.
+//! directory of the output. Each directory of the output is opened once, and its files are created
+//! relative to its descriptor. An older file with the name of an output file is removed, and never
+//! written to.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,7 +15,7 @@ use steerage_guard::path::{Directory, PathError};
 
 use super::error::Error;
 
-/// Output may contain packets, so only the owner and the group may read the directory.
+/// A job's output may contain packets, so only the owner and the group may read the directory.
 const DIRECTORY_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o640;
 
@@ -53,8 +54,8 @@ impl Results {
     }
 }
 
-/// Removes an older entry with this name. No other user can create an entry in between, because
-/// only this user can write to the directory.
+/// Creates a file, and removes an older entry with the name `name` before. No other user can create
+/// an entry in between, because only this user can write to the directory.
 fn new_file(directory: &Directory, name: &OsStr) -> Result<File, PathError> {
     match directory.remove_file(name) {
         Err(PathError::System(error)) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}

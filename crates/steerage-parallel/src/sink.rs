@@ -24,7 +24,7 @@ use super::options::Order;
 use super::spool::Spool;
 use super::times::{Times, Unsorted};
 
-/// `advance` writes the merged output when it has at least this many bytes.
+/// `advance` writes the merged output when the output has at least this many bytes.
 const WRITE_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -51,7 +51,8 @@ pub(super) struct Sink {
     headers: Headers,
     tags: bool,
     out: Vec<u8>,
-    /// The job whose last output ended within a line. No other job may continue that line.
+    /// The job whose last output ended within a line. No other job may continue the incomplete
+    /// line.
     within: Option<usize>,
     has_elements: bool,
     notes: Vec<String>,
@@ -90,7 +91,7 @@ impl Sink {
         };
         Self {
             order,
-            // The output of a single job is passed on unchanged.
+            // If there is only one job, its output is passed on unchanged.
             kind: (jobs == 1).then_some(Kind::Lines),
             jobs: (0..jobs).map(job).collect(),
             next: BinaryHeap::new(),
@@ -104,7 +105,7 @@ impl Sink {
         }
     }
 
-    /// Adds output of a job. Returns true if the next output must come from this job.
+    /// Adds output of a job. Returns true if the next output must come from the same job.
     pub(super) fn take(&mut self, job: usize, bytes: &[u8]) -> Result<bool, Stopped> {
         let is_single = self.jobs.len() == 1;
         let of = &mut self.jobs[job];
@@ -153,7 +154,7 @@ impl Sink {
         }
         let (is_array, waits) = (self.kind == Some(Kind::JsonArray), self.waits());
         let of = &mut self.jobs[job];
-        // Other jobs need not wait for a job that has ended without output.
+        // The outputs of other jobs need not wait for a job that has ended without output.
         of.finished = !of.has_kind;
         if is_array && of.has_kind && !of.elements.is_complete() {
             self.notes.push(format!("the JSON array of job {} is cut short: its last element is left out", job + 1));
@@ -221,7 +222,7 @@ impl Sink {
                 Order::Job => &self.jobs[..job],
                 _ => &self.jobs[..],
             };
-            // A job without a complete record may still write one with an earlier time.
+            // A job without a complete record may still write a record with an earlier time.
             let is_next =
                 others.iter().all(|other| other.finished || other.record.is_some() && self.order != Order::Job);
             if !is_next {
@@ -237,8 +238,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Finds the job's next record, such as a line, or several lines with one time. If no record
-    /// follows, marks the job as finished.
+    /// Finds the next record in the job's output, such as a line with a time and the lines without
+    /// a time after it. If no record follows, marks the job as finished.
     fn find_record(&mut self, job: usize) -> Result<(), Stopped> {
         let unmergeable = |why: String| Stopped::Unmergeable { job: job + 1, why };
         let of = &mut self.jobs[job];

@@ -4,7 +4,8 @@ use std::os::unix::fs::FileExt;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The bytes of a job's output that are stored in memory. Further bytes go to the file.
+/// The maximum number of bytes of a job's output that are stored in memory. Further bytes go to the
+/// job's file.
 const MEMORY_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    /// Without a `file`, `push` fails when the bytes do not fit into memory.
+    /// If `file` is `None`, `push` fails when the bytes do not fit into memory.
     pub(super) fn new(file: Option<File>) -> Self {
         Self { memory: Vec::new(), used: 0, file, read: 0, written: 0 }
     }

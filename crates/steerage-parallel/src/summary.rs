@@ -8,13 +8,15 @@ use steerage_text::{counted, grouped, percent, size, time};
 
 use super::job::Job;
 
-/// If the jobs waited for input for at least this share of their time, the verdict says so.
+/// If the jobs waited for input for at least this share of their time, the verdict mentions the
+/// waiting.
 const WAITING_MUCH: f64 = 0.5;
-/// If all jobs together used fewer CPUs on average, the verdict is that splitting gained nothing.
+/// If all jobs together used fewer CPUs than this on average, the verdict is that splitting the
+/// packets gained nothing.
 const PAID_FROM: f64 = 1.2;
 
-/// The results of a run. As text, a table of the jobs, a line for the whole run, and the verdict.
-/// docs/parallel.md describes the JSON form.
+/// The results of a run. As text, the results are a table of the jobs, a line for the whole run,
+/// and the verdict. docs/parallel.md describes the JSON form.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
@@ -26,7 +28,8 @@ pub struct Summary {
     pub delivered: u64,
     /// The number of packets that jobs should have got, but did not get.
     pub lost: u64,
-    /// The number of packets that were lost before they had a job: a live input was too fast.
+    /// The number of packets that were lost before they were assigned to a job, because a live
+    /// input was too fast.
     pub missed: u64,
     /// The number of packets that the filter (`-f`) removed, and that no other count includes.
     pub filtered: u64,
@@ -36,7 +39,7 @@ pub struct Summary {
     pub split_cpu_seconds: f64,
     /// The CPU time in seconds that this program itself used to merge the jobs' output.
     pub merge_cpu_seconds: f64,
-    /// The CPU time of all jobs.
+    /// The CPU time of all jobs in seconds.
     pub jobs_cpu_seconds: f64,
     /// The number of jobs that failed, or did not get all of their packets.
     pub failed: u64,
@@ -44,7 +47,7 @@ pub struct Summary {
     pub verdict: String,
 }
 
-/// What happened to one job.
+/// The results of one job.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct JobSummary {
@@ -56,11 +59,12 @@ pub struct JobSummary {
     pub bytes: u64,
     /// For each reason, the number of packets that the job should have got but did not get.
     pub lost: Lost,
-    /// `None` if a signal ended the job, if it did not run, or if this process ignores SIGCHLD.
+    /// The job's exit status. `None` if a signal ended the job, if the job did not run, or if this
+    /// process ignores SIGCHLD.
     pub exit_status: Option<i32>,
     /// The name of the signal that ended the job, if a signal ended it.
     pub signal: Option<&'static str>,
-    /// The CPU time of the job.
+    /// The CPU time of the job in seconds.
     pub cpu_seconds: f64,
     /// The time in seconds during which the job's input was open.
     pub fed_seconds: f64,

@@ -27,7 +27,8 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// Returns `None` if the command contains more than one kind of placeholder for the packets.
+    /// Parses a command. Returns `None` if the command contains more than one kind of placeholder
+    /// for the packets.
     pub(super) fn new(words: &[OsString]) -> Option<Self> {
         let mut vias = [Via::Fifo, Via::File, Via::Tap].into_iter().filter(|via| {
             let wanted = via.placeholder().unwrap_or_default().as_bytes();

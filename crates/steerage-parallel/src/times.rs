@@ -17,12 +17,13 @@ const MONTHS: [&[u8]; 12] =
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unsorted {
-    /// Neither this line of the output nor any line before it begins with a time.
+    /// Neither this line of a job's output nor any line before it begins with a time.
     NoTime(String),
     TooLong,
 }
 
-/// Divides a job's output into records: a line with a time, and the lines without one after it.
+/// Divides a job's output into records. A record is a line with a time, and the lines without a
+/// time after it.
 #[derive(Debug)]
 pub(super) struct Times {
     header: usize,
@@ -103,7 +104,8 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// Nanoseconds since 1970, or since midnight if the time at the start of the line has no date.
+/// Returns the time at the start of a line, in nanoseconds since 1970, or since midnight if the
+/// time has no date.
 pub(super) fn time_of(line: &[u8]) -> Option<i64> {
     let line = KEYS.iter().find_map(|key| line.strip_prefix(*key)).unwrap_or(line);
     let start = line.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b'[' | b'"'))?;
@@ -131,7 +133,8 @@ impl Text<'_> {
         Some(())
     }
 
-    /// Seconds with a fraction, or whole milliseconds, microseconds or nanoseconds, since 1970.
+    /// Parses a time since 1970: seconds with a fraction, or whole milliseconds, microseconds or
+    /// nanoseconds.
     fn epoch(&mut self) -> Option<i64> {
         let (number, digits) = self.number().filter(|(_, digits)| *digits >= DIGITS_MIN)?;
         let unit = match digits {
@@ -148,7 +151,8 @@ impl Text<'_> {
     /// Returns the fraction of a second after a point or a comma, in nanoseconds.
     fn fraction(&mut self) -> i64 {
         let before = self.0;
-        // A comma may also separate columns. Fractions have multiples of three digits.
+        // A comma after the seconds may also separate columns. A fraction of a second has a
+        // multiple of three digits.
         let digits: Vec<u8> = match self.one_of(b".,") {
             Some(()) => self.0.iter().copied().take_while(u8::is_ascii_digit).collect(),
             None => return 0,
@@ -161,7 +165,8 @@ impl Text<'_> {
         digits.iter().chain(&[b'0'; 9]).take(9).fold(0, |nanos, digit| nanos * 10 + i64::from(digit - b'0'))
     }
 
-    /// Such as `2026-01-31T09:00:04.5Z`, `01/31/2026-09:00:04.5` or `Jan 31, 2026 09:00:04.5`.
+    /// Parses a time with a date, such as `2026-01-31T09:00:04.5Z`, `01/31/2026-09:00:04.5` or `Jan
+    /// 31, 2026 09:00:04.5`.
     fn date(&mut self) -> Option<i64> {
         let (year, month, day) = if self.0.first()?.is_ascii_digit() {
             let (first, digits) = self.number()?;
@@ -199,7 +204,8 @@ impl Text<'_> {
         Some((hour * 3600 + minute * 60 + second) * SECOND + self.fraction())
     }
 
-    /// Parses `+02:00` or `+0200`. Returns the seconds by which local time is ahead of UTC.
+    /// Parses a time zone such as `+02:00` or `+0200`. Returns the seconds by which local time is
+    /// ahead of UTC.
     fn zone(&mut self) -> i64 {
         let sign = match self.0.first() {
             Some(b'+') => 1,
@@ -220,7 +226,8 @@ impl Text<'_> {
     }
 }
 
-/// Days since January 1, 1970. A year begins in March here, so that its leap day is the last day.
+/// Returns the days since January 1, 1970. A year begins in March in this computation, so that its
+/// leap day is its last day.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);

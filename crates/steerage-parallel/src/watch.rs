@@ -13,12 +13,12 @@ use super::jobs::Jobs;
 
 const LOOK: Duration = Duration::from_millis(20);
 const DRAW: Duration = Duration::from_millis(500);
-/// After this time, a job that reads nothing although packets wait for it is named.
+/// After this time, a message names each job that reads nothing although packets wait for it.
 const NAMED_AFTER: Duration = Duration::from_secs(30);
 /// The longest wait for the last line of standard error of a job that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// After an interrupt, jobs may run for this long after the end of their input. They then get
-/// SIGTERM and, after the same time again, SIGKILL.
+/// After an interrupt, jobs may run for this long after the end of their input. A job that runs
+/// longer gets SIGTERM and, after the same time again, SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) struct Watch<'a> {
@@ -106,7 +106,8 @@ impl Watch<'_> {
             self.console.line(&format!("{text}{more}"));
         }
         if self.jobs.timeout.is_some_and(|timeout| idle >= timeout) {
-            // SIGTERM first, and SIGKILL if the job still reads nothing for the same timeout.
+            // A job that reads nothing gets SIGTERM first, and SIGKILL if it still reads nothing
+            // after the same timeout.
             let first = watched.killed.is_none();
             watched.killed = Some(Killed::Timeout);
             watched.since = Some(now);

@@ -40,7 +40,7 @@ fn flows(capture: &Path) -> HashSet<FlowKey> {
     Arc::into_inner(seen).unwrap().into_inner().unwrap()
 }
 
-/// Without a sandbox, the program of a job starts when the job's file is complete.
+/// If the run has no sandbox, the program of a job starts when the job's file is complete.
 #[test]
 fn each_flow_is_whole_in_one_job_however_packets_get_there() {
     for command in ["cat", "cat {fifo}", "cat {file}"] {

@@ -15,7 +15,7 @@ pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
         };
         names.iter().find_map(|name| files.list(format!("{group}/{name}")))
     };
-    // The nearest cgroup suffices: the kernel limits effective CPUs to those of the parents.
+    // The nearest cgroup suffices: the kernel limits its effective CPUs to those of its parents.
     let nearest = hierarchies(files, "cpuset")
         .into_iter()
         .filter_map(|hierarchy| hierarchy.upwards().find_map(|group| read(&hierarchy, &group)));
@@ -38,7 +38,8 @@ pub(crate) fn quota(files: &Files) -> Option<f64> {
 
 /// Returns the smallest limit of the process's cgroup and all its parents, in bytes.
 pub(crate) fn memory(files: &Files) -> Option<u64> {
-    // Without a limit, version 1 reports a large number, and version 2 `max`.
+    // If there is no limit, version 1 of cgroups reports a large number, and version 2 reports
+    // `max`.
     let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
         Version::One => files.number(format!("{group}/memory.limit_in_bytes")),
         Version::Two => files.number(format!("{group}/memory.max")),

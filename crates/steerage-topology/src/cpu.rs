@@ -17,7 +17,8 @@ const IDS: usize = 1 << u16::BITS;
 const CHUNK_BITS: usize = 32;
 const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 
-/// The shown characters of an invalid mask. An error message must fit on one line.
+/// The maximum number of characters of an invalid mask in an error message, which must fit on one
+/// line.
 const SHOWN_CHARS_MAX: usize = 32;
 
 /// A logical CPU, identified by its number in the kernel.
@@ -75,7 +76,8 @@ impl CpuMask {
         let nr = nr_cpu_ids.min(IDS);
         let line = up_to_line_end(text);
         let mut mask = Self::new();
-        // Parses from right to left, like the kernel: of two errors, the rightmost is reported.
+        // The bitmap is parsed from right to left, like in the kernel: of two errors, the rightmost
+        // is reported.
         let mut left = without_separators_behind(line.as_bytes());
         for i in 0.. {
             if left.is_empty() {
@@ -131,7 +133,8 @@ impl CpuMask {
         text
     }
 
-    /// Formats the set as a list such as `0-3,8`, without a newline. The empty set is empty text.
+    /// Formats the set as a list such as `0-3,8`, without a newline. The empty set becomes an empty
+    /// text.
     pub fn to_list(&self) -> String {
         let mut text = String::new();
         let mut cpus = self.iter().peekable();
@@ -309,7 +312,8 @@ fn up_to_line_end(text: &str) -> &str {
     text.split(['\n', '\0']).next().unwrap_or("")
 }
 
-/// A comma, or white space as in C: Rust's `is_ascii_whitespace` excludes the vertical tab.
+/// Returns true for a comma, and for white space as in C: Rust's `is_ascii_whitespace` excludes the
+/// vertical tab.
 fn is_separator(c: char) -> bool {
     matches!(c, ',' | ' ' | '\t' | '\r' | '\x0b' | '\x0c')
 }
@@ -352,7 +356,7 @@ struct Region {
 }
 
 impl Region {
-    /// `parse` does not check whether the CPUs exist.
+    /// Parses a list item, and does not check whether the CPUs exist.
     fn parse(item: &str, nr: usize) -> Option<Self> {
         let (range, pattern) = match item.split_once(':') {
             Some((range, pattern)) => (range, Some(pattern)),

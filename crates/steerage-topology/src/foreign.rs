@@ -6,7 +6,7 @@ use crate::files::Files;
 /// The columns of /proc/stat that count busy time: user, nice, system, irq, softirq and steal
 /// (proc_stat(5)). `user` includes the time of virtual machines that run on this host.
 const TAKEN: [usize; 6] = [0, 1, 2, 5, 6, 7];
-/// The first 8 columns of a CPU in /proc/stat add up to the CPU's total time.
+/// The number of columns of a CPU in /proc/stat that add up to the CPU's total time.
 const ALL: usize = 8;
 
 /// The columns utime and stime in /proc/PID/task/TID/stat, counted from the bracket after the
@@ -54,7 +54,7 @@ impl ForeignLoad {
     /// Returns, for each CPU in ascending order, the share of its time (0 to 1) that other programs
     /// used since the previous call. Returns `None` at the first call, and if the kernel reports no
     /// CPU times. For each CPU, `threads` contains the identifier of this process's thread on that
-    /// CPU, or 0 if there is none.
+    /// CPU, or 0 if this process has no thread there.
     pub fn poll(&mut self, threads: &[i32]) -> Option<Vec<(CpuId, f64)>> {
         let stat = self.files.text("proc/stat")?;
         let now: Option<Vec<Ticks>> =

@@ -18,7 +18,7 @@
 //! This crate depends on no other crate of steerage.
 #![forbid(unsafe_code)]
 
-// Lets tests use the crate's public name, as users of the crate do.
+// This import lets tests use the crate's public name, as users of the crate do.
 #[cfg(test)]
 extern crate self as steerage_topology;
 

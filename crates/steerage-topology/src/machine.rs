@@ -29,7 +29,7 @@ pub const CPUS_MAX: usize = 1024;
 const CAPACITY_FULL: u32 = 1024;
 
 /// The assumed capacity of Intel's efficient cores if the kernel lists the cores but not their
-/// capacity. Any number below [`CAPACITY_FULL`] works, because capacities are only compared.
+/// capacity. Any number below [`CAPACITY_FULL`] is suitable, because capacities are only compared.
 const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 
 /// The position of a CPU in the machine: its package, node, core and cache.
@@ -188,8 +188,8 @@ impl Topology {
     /// them.
     ///
     /// A cgroup quota limits the number of CPUs, because the kernel throttles more busy threads
-    /// than the quota allows. With a quota, the result is the first CPU and the CPUs nearest to it.
-    /// The mask is empty only if the kernel's files cannot be read.
+    /// than the quota allows. If there is a quota, the result is the first CPU and the CPUs nearest
+    /// to it. The mask is empty only if the kernel's files cannot be read.
     pub fn default_mask(&self) -> CpuMask {
         let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         let ours = if ours.is_empty() { self.allowed.clone() } else { ours };

@@ -80,8 +80,8 @@ impl CpuWatch {
     }
 
     /// Checks the CPUs, which takes about 40 us and a little more for each thread. If a CPU is
-    /// online and allowed again, `poll` pins the CPU's thread to it again: the kernel has moved the
-    /// thread away, and does not move it back. The calling thread must not be pinned.
+    /// online and allowed again, `poll` pins the CPU's thread to the CPU again, because the kernel
+    /// has moved the thread to another CPU. The calling thread must not be pinned.
     pub fn poll(&mut self) -> CpusFound {
         let before = self.watch.living().clone();
         let places = 0..self.pinned.cpus.len();
@@ -92,7 +92,7 @@ impl CpuWatch {
         for place in places {
             let cpu = self.pinned.cpus[place];
             let is_back = living.as_ref().is_some_and(|living| living.contains(cpu)) && !before.contains(cpu);
-            // A thread that has not started yet pins itself.
+            // A thread that has not started yet pins itself when it starts.
             if is_back && threads[place] != 0 {
                 not_pinned.extend(pin_thread(threads[place], cpu).err().map(|error| (cpu, error)));
             }

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::cpu::{CpuId, pin};
 
-/// The number of round trips in a sample. A round trip takes at least 100 ns. Reading the clock
-/// twice takes 50 ns.
+/// The number of round trips of the cache line in a sample. A round trip takes at least 100 ns, and
+/// reading the clock twice takes 50 ns.
 const ROUND_TRIPS: u32 = 32;
 
-/// The median of this many samples is correct even if other work disturbs almost half of them.
+/// The number of samples. The median of the samples is correct even if other work disturbs almost
+/// half of them.
 const SAMPLES: usize = 31;
 
 /// The time limit for measuring one pair of CPUs. A measurement takes 0.1 to 0.4 ms if both CPUs
@@ -21,8 +22,9 @@ pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 /// The maximum number of pairs that one call measures, usually in 15 ms, at most in 160 ms.
 pub const PAIRS_MAX: usize = 32;
 
-/// The number of reads of the cache line between two readings of the clock: few enough to keep the
-/// time limit, and so many that reading the clock does not disturb the measurement.
+/// The number of reads of the cache line between two readings of the clock. The number of reads is
+/// small enough to keep the time limit, and so large that reading the clock does not disturb the
+/// measurement.
 const CLOCK_EVERY: u32 = 256;
 
 // Values of the cache line. A value between `READY` and `END` is the number of a trip of the line.
@@ -94,8 +96,9 @@ fn ask(line: &Line) -> Option<Duration> {
 pub struct Line(AtomicU32);
 
 impl Line {
-    /// Answers: sends the cache line back as soon as it arrives, until the other thread ends the
-    /// measurement. Both threads may have been started on the same CPU.
+    /// Sends the cache line back as soon as it arrives, until the other thread ends the
+    /// measurement. The measuring thread and the answering thread may have been started on the same
+    /// CPU.
     pub fn answer(&self) {
         // The measuring thread may still be on this CPU, and needs time to move to its own CPU.
         self.answer_while(thread::yield_now, || true);
@@ -228,7 +231,7 @@ mod tests {
         let line = Line::default();
         let samples = thread::scope(|scope| {
             scope.spawn(|| line.answer());
-            // The test's clock advances by 8 ns at each reading.
+            // The clock of this test advances by 8 ns at each reading.
             let (read, never) = (Cell::new(0), Duration::MAX);
             let samples = line.ask::<3>(2, &|| Duration::from_nanos(8 * read.replace(read.get() + 1)), never);
             line.end();

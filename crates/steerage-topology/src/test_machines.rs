@@ -83,8 +83,9 @@ pub(crate) fn list(text: &str) -> CpuMask {
     CpuMask::parse_list(text, 1 << 16).unwrap()
 }
 
-/// Two sockets of eight cores with two threads each. The CPU numbers alternate between the sockets,
-/// and second threads have higher numbers than first threads, as with some vendors.
+/// Makes a machine with two sockets of eight cores with two threads each. The CPU numbers alternate
+/// between the sockets, and second threads have higher numbers than first threads, as with some
+/// vendors.
 pub(crate) fn two_sockets() -> Made {
     Made::of(32, |cpu| Says {
         node: u32::from(cpu % 2),
@@ -95,7 +96,8 @@ pub(crate) fn two_sockets() -> Made {
     })
 }
 
-/// One socket, one NUMA node, and four last-level caches, each of four cores with two threads.
+/// Makes a machine with one socket, one NUMA node, and four last-level caches, each of four cores
+/// with two threads.
 pub(crate) fn four_caches() -> Made {
     Made::of(32, |cpu| {
         let first = cpu % 16 / 4 * 4;
@@ -109,7 +111,8 @@ pub(crate) fn four_caches() -> Made {
     })
 }
 
-/// Four cores with two consecutive threads each, and four small cores with one thread each.
+/// Makes a machine with four cores with two consecutive threads each, and four small cores with one
+/// thread each.
 pub(crate) fn hybrid(capacity: impl Fn(u16) -> Option<u32>) -> Made {
     Made::of(12, |cpu| Says {
         node: 0,

@@ -8,11 +8,11 @@ use crate::files::{self, Files};
 type Affinity = Box<dyn FnMut() -> Option<CpuMask> + Send>;
 
 /// Watches which CPUs are online and allowed by cpusets and by the affinity of the polling thread.
-/// A program without privileges gets no event for such a change: call `poll` once in 100 ms to 1 s.
-/// A call of `poll` reads four small files, which takes 30 to 60 us.
+/// A program without privileges gets no event if CPUs go offline or come back: call `poll` once in
+/// 100 ms to 1 s. A call of `poll` reads four small files, which takes 30 to 60 us.
 ///
 /// A `Watch` does not pin threads. When a CPU goes offline, the kernel moves the CPU's threads to
-/// other CPUs. When the CPU is back online, the caller must pin these threads again.
+/// other CPUs. When a CPU is back online, the caller must pin the CPU's threads again.
 ///
 /// ```
 /// use steerage_topology::{Topology, Watch};
@@ -27,7 +27,8 @@ pub struct Watch {
     files: Files,
     affinity: Affinity,
     cpus: CpuMask,
-    /// The CPUs that the affinity has ever contained. Only these CPUs can leave the affinity.
+    /// The CPUs that the affinity has ever contained. Only CPUs that were in the affinity can leave
+    /// it.
     had: CpuMask,
     living: CpuMask,
 }

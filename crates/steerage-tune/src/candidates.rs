@@ -12,7 +12,7 @@ use crate::facts::{Facts, Flows};
 use crate::plan::{Value, Wish};
 
 /// The maximum number of settings that are compared with the present setting. A comparison takes
-/// two minutes by default, and all comparisons together take at most a quarter of an hour.
+/// two minutes by default, so that all comparisons together take at most a quarter of an hour.
 pub const CANDIDATES_MAX: usize = 6;
 
 /// `tune` and `explain` suggest the fewest CPUs whose predicted throughput reaches this share of
@@ -28,15 +28,15 @@ pub const SOCK_FLOW_ENTRIES: u64 = 32_768;
 const RECEIVE_NS: f64 = 400.0;
 const SOFTIRQ_NS: f64 = 2_600.0;
 
-/// The assumed times in nanoseconds of a hand-over, and of fetching the packet on the other CPU:
-/// first between two CPUs that share a cache, then between two that do not. The kernel takes a lock
-/// for each packet and interrupts the other CPU once per poll, so both times are ten times those of
-/// steerage's rings.
+/// The assumed times in nanoseconds of handing a packet over to another CPU, and of fetching the
+/// packet on that CPU: first if the two CPUs share a cache, then if they do not. The kernel takes a
+/// lock for each packet and interrupts the other CPU once per poll. Therefore both times are ten
+/// times as long as the times with steerage's rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
 /// The number of polls without packets after which the card may interrupt again, and the time in
-/// nanoseconds between polls. A packet waits at most 20 us, less than the interrupt delay of most
-/// cards. After 200 us without packets, the card may interrupt again.
+/// nanoseconds between polls. A packet waits for at most 20 us, which is less than the interrupt
+/// delay of most cards. After 200 us without packets, the card may interrupt again.
 const DEFER_POLLS: u64 = 10;
 const FLUSH_NS: u64 = 20_000;
 
@@ -148,9 +148,9 @@ impl<'a> Model<'a> {
         predict(&self.costs, RegimeKind::Inline, self.owners(), &[]).packets_per_second()
     }
 
-    /// Returns the predicted throughput if all queues have this mask. The model assumes that one
-    /// CPU handles the largest flow, and that the other flows are divided equally, as in the
-    /// kernel.
+    /// Returns the predicted throughput if all receive queues have the RPS mask `mask`. The model
+    /// assumes that one CPU handles the largest flow, and that the other flows are divided equally,
+    /// as in the kernel.
     fn spread(&self, mask: &CpuMask) -> f64 {
         let even = 1.0 / mask.len() as f64;
         let largest = match self.facts.flows {
@@ -168,7 +168,7 @@ impl<'a> Model<'a> {
     }
 
     /// Returns the smallest set of CPUs whose predicted throughput is near the highest predicted
-    /// throughput. `with` says whether the set includes the receiving CPUs.
+    /// throughput. `with` is true if the set must include the receiving CPUs.
     fn suggested(&self, with: bool) -> Option<CpuMask> {
         let mask = |count: usize| -> CpuMask {
             let receivers = self.receivers.iter().filter(|_| with);
@@ -231,7 +231,7 @@ mod tests {
         let best = found[0].predicted.unwrap();
         assert!((best - 3e9 / 3_730.0).abs() < 1.0, "{best}");
         // In the prediction, the receiving CPU handles a quarter of the packets and hands over
-        // three quarters. To receive a packet takes 400 ns, and to hand a packet over takes 100 ns.
+        // three quarters. Receiving a packet takes 400 ns, and handing a packet over takes 100 ns.
         let with = found[1].predicted.unwrap();
         assert!((with - 1e9 / (400.0 + 900.0 + 75.0)).abs() < 1.0, "{with}");
         assert_eq!(found[2].predicted.unwrap().round(), 250_000.0);
@@ -241,7 +241,7 @@ mod tests {
     fn a_queue_for_each_cpu_is_best_without_rps() {
         let receivers: Vec<u16> = (0..64).collect();
         assert_eq!(names(&facts(64, &receivers, 3_000.0, None)), ["RPS off", "RPS to all CPUs, 0-63"]);
-        // With little work per packet, a hand-over costs more than it saves.
+        // If a packet needs little work, handing it over to another CPU costs more than it saves.
         assert_eq!(names(&facts(2, &[0], 150.0, None))[0], "RPS off");
     }
 

@@ -15,9 +15,9 @@ const FAR: Duration = Duration::from_nanos(100);
 /// seconds in total.
 const MEASURE_TRIES: usize = 8;
 
-/// The distances of some CPUs from the receiving CPU. The distances are measured, or if that fails,
-/// reported by the kernel. A virtual machine's kernel may report a shared cache that does not
-/// exist.
+/// The distances of some CPUs from the receiving CPU. The distances are measured, or if the
+/// measurement fails, reported by the kernel. A virtual machine's kernel may report a shared cache
+/// that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distances {
     /// The CPUs that are as far from the receiving CPU as CPUs that share no cache.
@@ -99,8 +99,8 @@ mod tests {
         CpuMask::parse_list(list, 64).unwrap()
     }
 
-    /// Returns the distances for measured times. Assumes that the kernel reports a shared cache for
-    /// CPUs 0 and 1 only.
+    /// Returns the distances that follow from measured times. Assumes that the kernel reports a
+    /// shared cache for CPUs 0 and 1 only.
     fn judged(times: [Option<u64>; 3]) -> Distances {
         let time = |cpu: CpuId| times[usize::from(cpu.0) - 1].map(Duration::from_nanos);
         Distances::judged(CpuId(0), &mask("0-3"), time, |cpu| Some(cpu.0 == 1))

@@ -47,7 +47,7 @@ pub struct Facts {
     pub cpus: CpuMask,
     /// The CPUs that receive the interface's packets, the busiest first.
     pub receivers: Vec<CpuId>,
-    /// True if threaded NAPI is on. `None` if the kernel has no file for it.
+    /// True if threaded NAPI is on. `None` if the kernel has no file for this setting.
     pub threaded: Option<bool>,
     /// The value of `rps_sock_flow_entries`. 0 turns RFS off for all interfaces.
     pub sock_flow_entries: u64,
@@ -87,8 +87,8 @@ pub enum Flows {
 
 impl Facts {
     /// Reads the facts. `lately` contains the increases of the counters while `tune` listened.
-    /// `ever` contains the counters since the machine started. The load comes from `lately`, or
-    /// from `ever` if too few packets arrived.
+    /// `ever` contains the counters since the machine started. The load is computed from `lately`,
+    /// or from `ever` if too few packets arrived.
     pub fn read(root: &Root, interface: &str, card: Card, ever: &Sample, lately: Option<&Sample>) -> Self {
         let lately = lately.filter(|lately| lately.softirq_ns().is_some());
         let used = lately.unwrap_or(ever);
@@ -124,7 +124,8 @@ impl Facts {
         self.has("rx-hashing")
     }
 
-    /// Returns true if the card may forward flows in hardware. The kernel never sees such packets.
+    /// Returns true if the card may forward flows in hardware. The kernel never sees packets that
+    /// the card has forwarded.
     pub fn forwards_in_hardware(&self) -> bool {
         self.has("hw-tc-offload")
     }

@@ -11,7 +11,7 @@ use crate::root::Root;
 const PARENTS_MAX: usize = 16;
 
 /// Returns why the interface must not be taken down, or `None` if there is no reason. Reasons are
-/// the default route, or the user's SSH connection through the interface.
+/// that the default route or the user's SSH connection leads through the interface.
 ///
 /// # Errors
 /// Fails if the kernel does not answer the netlink requests.

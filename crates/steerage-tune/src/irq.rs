@@ -40,7 +40,7 @@ pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<Strin
     (open.iter().map(|irq| Knob(name(irq))).collect(), note.into_iter().collect())
 }
 
-/// Returns false if the kernel manages an interrupt itself. The mode of the interrupt's file then
+/// Returns false if the kernel manages an interrupt itself. The mode of a managed interrupt's file
 /// does not allow even root to write.
 fn owner_may_write(root: &Root, name: &str) -> bool {
     std::fs::metadata(root.path(name)).is_ok_and(|file| file.permissions().mode() & 0o200 != 0)
@@ -63,7 +63,8 @@ pub fn irqbalance(root: &Root) -> Option<PathBuf> {
 /// alone. irqbalance forgets such requests when it restarts.
 ///
 /// # Errors
-/// Fails if irqbalance does not reply or refuses this user, or if the list is too long for it.
+/// Fails if irqbalance does not reply or refuses this user, or if the list of interrupts is too
+/// long for a message.
 pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     let mut banned = banned(&request(socket, "setup")?);
     banned.extend(interrupts);
@@ -72,7 +73,7 @@ pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     send_list(socket, &banned)
 }
 
-/// Allows irqbalance to move the interrupts again.
+/// Allows irqbalance to move these interrupts again, which [`ban`] has excluded.
 ///
 /// # Errors
 /// Fails like [`ban`].

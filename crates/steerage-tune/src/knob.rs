@@ -88,7 +88,8 @@ impl fmt::Display for Knob {
     }
 }
 
-/// Returns the name that `ethtool -K` uses for a feature. Old features have other names there.
+/// Returns the name that `ethtool -K` uses for a feature. For old features, `ethtool -K` uses other
+/// names than the kernel.
 pub(crate) fn option(feature: &str) -> &str {
     const OPTIONS: [(&str, &str); 6] = [
         ("rx-gro", "gro"),

@@ -43,14 +43,15 @@ impl Machine {
         Self { root: Root::default(), cards, topology: Topology::read() }
     }
 
-    /// Returns a fake machine for tests. `root` has files for the values of ethtool too.
+    /// Returns a fake machine for tests. `root` also has files for the values of ethtool.
     pub fn below(root: Root) -> Self {
         let topology = Topology::below(root.directory(), None);
         Self { root, cards: Cards::Files, topology }
     }
 
     /// Loads the BPF program of the flow dissector, for which the process needs capabilities that
-    /// it drops later. Without them, plans omit the stage of the flow dissector.
+    /// it drops later. If the BPF program cannot be loaded, plans omit the stage of the flow
+    /// dissector.
     pub fn load_dissector(&mut self) {
         if let Cards::Kernel { dissector: dissector @ None, .. } = &mut self.cards {
             *dissector = FlowDissector::load().ok();
@@ -82,7 +83,7 @@ impl Machine {
         };
     }
 
-    /// Returns the bits in a CPU mask of this machine.
+    /// Returns the number of bits in a CPU mask of this machine.
     pub fn nr_cpu_ids(&self) -> usize {
         self.topology.nr_cpu_ids().unwrap_or(CPUS_UNKNOWN)
     }
@@ -125,7 +126,7 @@ impl Machine {
     /// Reads the present value of a knob.
     ///
     /// # Errors
-    /// The kernel's error, for example if the knob does not exist.
+    /// Returns the kernel's error, for example if the knob does not exist.
     pub fn read(&mut self, knob: &Knob) -> io::Result<String> {
         match (&mut self.cards, knob.of_card()) {
             (Cards::Kernel { dissector, .. }, None) if knob.0 == DISSECTOR => {
@@ -162,7 +163,8 @@ impl Machine {
         written.map_err(|error| TuneError::Write { knob: knob.clone(), value: value.to_owned(), error })
     }
 
-    /// Returns true if both values are the same. The kernel removes offline CPUs from masks.
+    /// Returns true if both values of the knob are the same. Offline CPUs in masks do not count,
+    /// because the kernel removes them.
     pub fn is_same(&self, knob: &Knob, now: &str, wanted: &str) -> bool {
         if same(now, wanted) {
             return true;

@@ -15,16 +15,17 @@ use crate::verdict::{Reason, Verdict, Window};
 /// The minimum time between two changes, each of which may reorder packets in flight.
 pub const WINDOW_MIN: Duration = Duration::from_secs(5);
 
-/// The default number of pairs of windows. With this number, the confidence interval is 3.3 times
-/// as wide as the deviation of a pair. With five pairs, the interval would be wider by a quarter.
+/// The default number of pairs of windows. With six pairs, the confidence interval is 3.3 times as
+/// wide as the deviation of a pair. With five pairs, the confidence interval would be wider by a
+/// quarter.
 pub const PAIRS: usize = 6;
 
 /// The default time between a change and the measurement. After a change, the backlogs still
-/// contain packets that were steered before it. A CPU that handles 100,000 packets per second needs
-/// this time to empty the largest backlog that `tune` sets.
+/// contain packets that were steered before the change. A CPU that handles 100,000 packets per
+/// second needs one second to empty the largest backlog that `tune` sets.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How many times during a window `tune` checks for drops.
+/// The number of times that `tune` checks for drops during a window (one measurement).
 const LOOKS: u32 = 10;
 
 /// The options of a measurement.
@@ -49,7 +50,7 @@ pub trait Site {
     /// Plans the changes that give the knobs the wanted values.
     fn plan(&mut self, wish: &Wish) -> Plan;
 
-    /// Sets the knobs of a setting.
+    /// Sets the knobs in `setting` to their values.
     ///
     /// # Errors
     /// Fails if a knob cannot be set.

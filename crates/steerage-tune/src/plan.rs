@@ -160,7 +160,7 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     }
 }
 
-/// Numbers are limited to the maximum of the stage.
+/// Returns the value as text. Numbers are limited to the maximum of the stage.
 fn text(machine: &Machine, stage: &Stage, value: &Value, nth: usize, count: usize) -> String {
     let online = machine.topology().online();
     let mask = |cpus: &CpuMask| cpus.and(online).to_bitmap(machine.nr_cpu_ids());

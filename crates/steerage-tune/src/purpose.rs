@@ -1,5 +1,5 @@
-//! What a card needs for a capture, or for a program with AF_XDP, as a list of facts. A fact that
-//! is a problem includes the changes that fix it. `doctor` prints the same facts.
+//! What a card needs for a capture, or for a program with AF_XDP, as a list of facts. If a fact is
+//! a problem, the fact includes the changes that fix the problem. `doctor` prints the same facts.
 
 use std::io;
 
@@ -41,9 +41,10 @@ const NTUPLE: &str = "rx-ntuple-filter";
 /// both features off.
 const VIRTIO_MERGES: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 
-/// The largest MTU with which a driver accepts an XDP program that does not support frames in
-/// several pages (`ENA_XDP_MAX_MTU`, `mlx5e_xdp_allowed`). For virtio_net: a page without the
-/// headroom, the Ethernet header and the kernel's description of the page.
+/// For each driver, the largest MTU with which it accepts an XDP program that does not support
+/// frames in several pages (`ENA_XDP_MAX_MTU`, `mlx5e_xdp_allowed`). The MTU for virtio_net is the
+/// size of a page without the headroom, the Ethernet header and the kernel's description of the
+/// page.
 const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_net", 3506)];
 
 /// The number of polls without packets after which the card may interrupt again, and the time in
@@ -160,7 +161,8 @@ impl Nic {
         Knob(format!("/ethtool/{}/{name}", self.name))
     }
 
-    /// Returns a fact with the features that are not in the wanted state, or `None` if all are.
+    /// Returns a fact with the features that are not in the wanted state, or `None` if all features
+    /// are.
     fn switched(&self, about: &'static str, names: &[&str], on: bool, what: &str) -> Option<Need> {
         let features = self.features.as_ref().filter(|_| !self.is_loopback)?;
         let is_fixed = |name: &&&str| !features.changeable.iter().any(|changeable| changeable == **name);
@@ -199,8 +201,9 @@ impl Nic {
         })
     }
 
-    /// An XDP program needs additional transmit queues. ENA needs one for each channel, out of the
-    /// card's fixed number of queues. virtio_net needs one for each CPU.
+    /// An XDP program needs additional transmit queues. The driver ENA needs one additional queue
+    /// for each channel, out of the card's fixed number of queues. The driver virtio_net needs one
+    /// additional queue for each CPU.
     fn xdp_queues(&self) -> Option<Need> {
         let channels = self.channels.filter(|channels| channels.combined_max > 0)?;
         let (now, most) = (channels.combined, channels.combined_max);
@@ -246,7 +249,7 @@ impl Lead {
     }
 
     /// Returns the changes that add the missing rules. `ours` contains the rules that `tune` added
-    /// before. The changes remove rules in `ours` that are no longer wanted.
+    /// before. The changes also remove rules in `ours` that are no longer wanted.
     fn changes(&self, machine: &mut Machine, nic: &Nic, ours: &Setting) -> Result<Vec<(Knob, String)>, TuneError> {
         let mut rules: Vec<String> = self.rules(nic)?.iter().map(Rule::to_string).collect();
         let mut changes: Vec<(Knob, String)> = Vec::new();

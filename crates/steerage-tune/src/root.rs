@@ -41,7 +41,8 @@ impl Root {
     /// Returns the text of a file without trailing white space.
     ///
     /// # Errors
-    /// The kernel's error. Some files of /sys fail if the device has no such value.
+    /// Returns the kernel's error. Some files of /sys cannot be read if the device has no such
+    /// value.
     pub fn read(&self, name: &str) -> io::Result<String> {
         let mut text = String::new();
         fs::File::open(self.path(name))?.take(FILE_MAX).read_to_string(&mut text)?;
@@ -63,7 +64,7 @@ impl Root {
     /// Writes an existing file with a single system call, as the kernel requires.
     ///
     /// # Errors
-    /// The kernel's error, for example if the file does not exist. No file is created.
+    /// Returns the kernel's error, for example if the file does not exist. No file is created.
     pub fn write(&self, name: &str, value: &str) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).truncate(true).open(self.path(name))?;
         file.write_all(value.as_bytes())

@@ -10,8 +10,8 @@ use crate::machine::Machine;
 use crate::plan::{Stages, Value, Wish};
 use crate::stage::Scope;
 
-/// The size of the receive ring of a candidate setting, in descriptors. Most cards have 256 or 512
-/// by default.
+/// The size of the receive ring of a candidate setting, in descriptors. Most cards have a ring of
+/// 256 or 512 descriptors by default.
 const RING: u64 = 1024;
 /// The UDP ports of tunnels whose inner headers the flow dissector reads.
 const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
@@ -40,8 +40,8 @@ pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus:
     found
 }
 
-/// Returns true if a socket is bound to the port of VXLAN or GTP-U. A tunnel then ends on this
-/// machine.
+/// Returns true if a socket is bound to the port of VXLAN or GTP-U. If a socket is bound to such a
+/// port, a tunnel ends on this machine.
 fn ends_tunnels(machine: &Machine) -> bool {
     let is_tunnel = |row: &str| {
         let port = row.split_whitespace().nth(1)?.rsplit_once(':')?.1;

@@ -57,7 +57,8 @@ struct Record {
     interface: String,
     identity: Identity,
     before: Setting,
-    /// The values that `tune` may have set. A user or another program has set any other value.
+    /// The values that `tune` may have set. If a knob has any other value, a user or another
+    /// program has set this value.
     ours: BTreeMap<Knob, BTreeSet<String>>,
     /// The setting that `tune` kept. `None` until the measurement has ended.
     kept: Option<Setting>,
@@ -152,7 +153,7 @@ impl Undo {
         Ok(Some(Self { path: path.to_owned(), record }))
     }
 
-    /// After a restart of the machine, the number of a network namespace means nothing.
+    /// After a restart of the machine, the recorded number of a network namespace is meaningless.
     fn is_about(&self, interface: &str, here: &Identity) -> bool {
         let then = &self.record.identity;
         self.record.interface == interface && (then.boot != here.boot || then.namespace == here.namespace)
@@ -266,8 +267,8 @@ impl Undo {
         self.record_bans(&kept)
     }
 
-    /// Asks irqbalance again not to move the recorded interrupts, which it forgets when it
-    /// restarts.
+    /// Asks irqbalance again not to move the recorded interrupts, because irqbalance forgets such
+    /// requests when it restarts.
     pub fn ban_again(&self, root: &Root) {
         let socket = irq::irqbalance(root).filter(|_| !self.record.banned.is_empty());
         if let Some(Err(error)) = socket.map(|socket| irq::ban(&socket, &self.record.banned)) {
@@ -377,8 +378,8 @@ impl Undo {
         write_durably(&self.path, text.as_bytes(), Readers::All).map_err(failed)
     }
 
-    /// Restores the old values and removes the undo file. Knobs that somebody else has changed
-    /// since are left alone.
+    /// Restores the old values and removes the undo file. Knobs that a user or another program has
+    /// changed since then are left alone.
     ///
     /// # Errors
     /// Fails if a value cannot be restored. The undo file then stays for another attempt.
@@ -400,8 +401,8 @@ impl Undo {
                 };
                 result.left.push(format!("{interface} {what}: its values were left alone"));
             }
-            // Rules are restored first, because a card may delete its rules when the feature for
-            // rules is turned off.
+            // Steering rules are restored first, because a card may delete its rules when the
+            // feature for rules is turned off.
             let (rules, others): (Vec<_>, Vec<_>) = self.record.before.0.iter().partition(|(knob, _)| knob.is_rule());
             for (knob, old) in rules.into_iter().chain(others) {
                 if is_same || !knob.is_of(&self.record.interface) {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::facts::{CpuCounts, Sample};
 
-/// The smallest gain for which a setting is kept. A smaller gain is not worth the packets that the
+/// The smallest gain for which a setting is kept. A smaller gain is not worth the packets that a
 /// change reorders, and the next measurement might show a loss.
 const GAIN_MIN: f64 = 0.03;
 
@@ -16,11 +16,12 @@ const LIMIT: f64 = 0.9;
 /// If a window has fewer packets, the time per packet is not accurate enough.
 const PACKETS_MIN: u64 = 1_000;
 
-/// A window with fewer clock ticks in interrupts does not count. A time of five ticks is accurate
-/// to a fifth.
+/// A window with fewer clock ticks in interrupts than this does not count. A time of five ticks is
+/// accurate to a fifth.
 const TICKS_MIN: f64 = 5.0;
 
-/// A smaller share of lost packets neither shows a limit nor counts as a rise.
+/// A share of lost packets that is smaller than this neither shows that the machine is at its limit
+/// nor counts as a rise.
 const LOST_MIN: f64 = 0.001;
 
 /// Student's t for a two-sided interval of 99 %, for 1 to 30 degrees of freedom.
@@ -83,7 +84,7 @@ impl Window {
 
     /// Returns true if this window lost a larger share of packets than each of the other windows,
     /// by more than the other windows differ, and the packet rate of this window is not higher. A
-    /// sender without a limit always causes losses, and may cause more of them when the machine
+    /// sender without a rate limit always causes losses, and may cause more losses when the machine
     /// handles more packets.
     pub fn loses_more_than(&self, others: &[Self]) -> bool {
         let shares = || others.iter().map(Self::lost_share);
@@ -147,7 +148,7 @@ pub enum Reason {
     Evenness,
     /// The time per packet of all CPUs together changed.
     CpuTime,
-    /// The settings do not differ beyond the noise.
+    /// The old and the new setting do not differ beyond the noise.
     Noise,
     /// The new setting lost more packets than the old setting, so the window ended early.
     Drops,
@@ -162,8 +163,8 @@ pub struct Verdict {
     pub keep: bool,
     /// The reason for the verdict.
     pub reason: Reason,
-    /// True if the machine was at its limit. Only then does the throughput show whether a setting
-    /// helps.
+    /// True if the machine was at its limit. The throughput shows whether a setting helps only if
+    /// the machine was at its limit.
     pub at_limit: bool,
     /// The new packet rate divided by the old packet rate.
     pub throughput: Option<Ratio>,
@@ -174,7 +175,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Compares pairs of windows. In each pair, the first window is that of the old setting.
+    /// Compares pairs of windows. In each pair, the first window was measured with the old setting.
     /// `drops_rose` is true if the last new window ended early because of drops.
     ///
     /// The first figure that differs beyond the noise decides. The order is: the throughput if the
@@ -321,20 +322,20 @@ mod tests {
         let before = [window(1_000, 1, 200.0, 150.0), window(1_000, 2, 200.0, 150.0)];
         assert!(window(1_000, 20, 200.0, 150.0).loses_more_than(&before));
         assert!(!window(1_000, 2, 200.0, 150.0).loses_more_than(&before));
-        // A difference is noise if it is not larger than the differences between the earlier
-        // windows.
+        // A difference in losses is noise if it is not larger than the differences between the
+        // earlier windows.
         let noisy = [window(1_000, 10, 200.0, 150.0), window(1_000, 60, 200.0, 150.0)];
         assert!(!window(1_000, 100, 200.0, 150.0).loses_more_than(&noisy));
         assert!(window(1_000, 140, 200.0, 150.0).loses_more_than(&noisy));
-        // If drops rise, the setting is not kept, even with a higher throughput.
+        // If drops rise, the new setting is not kept, even with a higher throughput.
         let better = pairs(window(1_000, 300, 490.0, 490.0), window(1_700, 900, 900.0, 480.0));
         let verdict = Verdict::of(&better, true);
         assert_eq!((verdict.keep, verdict.reason), (false, Reason::Drops));
     }
 
-    /// On a veth without RPS, the sending thread also does the receiver's work, which limits its
-    /// rate. With RPS, the thread sends more packets, and the backlog drops those that the receiver
-    /// cannot handle.
+    /// On a veth without RPS, the sending thread also does the receiver's work, which limits the
+    /// thread's rate. With RPS, the thread sends more packets, and the backlog drops the packets
+    /// that the receiver cannot handle.
     #[test]
     fn a_sender_without_a_limit_loses_packets_and_gets_more_of_them_through() {
         let (old, new) = (window(1_000, 0, 490.0, 490.0), window(1_800, 5_400, 900.0, 480.0));

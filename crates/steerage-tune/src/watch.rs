@@ -17,8 +17,8 @@ use crate::setting::{Difference, Setting};
 use crate::stage::{STAGES, Stage};
 use crate::undo::Undo;
 
-/// The pause after each wake-up, which limits wake-ups to five a second even if many interfaces are
-/// created and deleted.
+/// The pause after each wake-up of the watch. The pause limits wake-ups to five per second, even if
+/// many interfaces are created and deleted.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Watches one interface, and sets its kept setting again when values have changed.
@@ -179,8 +179,8 @@ impl Watch {
             undo.ban_again(machine.root());
         }
         for difference in differences {
-            // The queue does not exist any more. If the queue is created again, the kernel sends a
-            // message.
+            // The knob's queue does not exist any more. If the queue is created again, the kernel
+            // sends a message.
             if difference.now.is_none() {
                 continue;
             }

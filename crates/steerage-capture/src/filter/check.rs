@@ -2,7 +2,7 @@
 
 use super::{FilterError, INSTRUCTIONS_MAX, Instruction};
 
-/// `BPF_MEMWORDS`.
+/// The number of memory words of a BPF program: `BPF_MEMWORDS`.
 const MEMORY_WORDS: u32 = 16;
 
 /// `SKF_AD_OFF`: loads from this offset on read the kernel's information about the packet.
@@ -13,7 +13,7 @@ const ANCILLARY_END: u32 = ANCILLARY + 64;
 /// The kinds of instructions that the kernel's rules distinguish.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Valid at any position and with any operand.
+    /// An instruction that is valid at any position and with any operand.
     Plain,
     Divide,
     Shift,
@@ -35,11 +35,12 @@ fn kind(code: u16) -> Option<Kind> {
         0x0c | 0x1c | 0x2c | 0x3c | 0x4c | 0x5c | 0x6c | 0x7c | 0x9c | 0xac | 0x84 => Kind::Plain,
         // Loads of a word, a half-word or a byte of the packet.
         0x20 | 0x28 | 0x30 => Kind::LoadPacket,
-        // Loads relative to X, and of constants, lengths, and four times the lower half of a byte.
+        // Loads relative to the register X, and of constants, lengths, and four times the lower
+        // half of a byte.
         0x40 | 0x48 | 0x50 | 0x00 | 0x01 | 0x80 | 0x81 | 0xb1 => Kind::Plain,
         0x60 | 0x61 => Kind::LoadMemory,
         0x02 | 0x03 => Kind::Store,
-        // Transfers between A and X.
+        // Transfers between the registers A and X.
         0x07 | 0x87 => Kind::Plain,
         0x05 => Kind::Jump,
         0x15 | 0x1d | 0x25 | 0x2d | 0x35 | 0x3d | 0x45 | 0x4d => Kind::Branch,
@@ -87,12 +88,13 @@ fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'st
     }
 }
 
-/// The kernel has the same check in `check_load_and_stores`. All jumps go forward, so one pass sees
+/// The kernel makes this check in `check_load_and_stores`. All jumps go forward, so one pass sees
 /// every path to an instruction before the instruction itself.
 fn memory_is_written_before_it_is_read(program: &[Instruction]) -> Result<(), FilterError> {
-    // For each instruction, the words that every jump to it has written, one bit per word.
+    // For each instruction, the memory words that are written on every path that jumps to it, one
+    // bit per word.
     let mut on_arrival = vec![u16::MAX; program.len()];
-    // The words that are written on the path from the previous instruction.
+    // The memory words that are written on the path from the previous instruction.
     let mut written: u16 = 0;
     for (at, instruction) in program.iter().enumerate() {
         written &= on_arrival[at];

@@ -5,14 +5,14 @@ use super::{Filter, FilterError, FrameFilter, numbers, tcpdump, written};
 
 #[derive(Debug)]
 pub(crate) enum FileFilters {
-    /// A program that the user compiled, for one link type: that of the first frame.
+    /// A filter program that the user compiled for one link type: that of the first frame.
     Numbers { filter: FrameFilter, link: Option<LinkType> },
     /// For each kind of frames, the program that tcpdump compiled, or tcpdump's error.
     Compiled(Vec<(FrameKind, Result<FrameFilter, String>)>),
 }
 
 impl FileFilters {
-    /// With `others`, compiles the filter for the usual kinds of frames, too.
+    /// If `others` is true, also compiles the filter for the usual kinds of frames.
     pub(crate) fn compile(text: &str, kinds: &[FrameKind], others: bool) -> Result<Self, FilterError> {
         let text = written(text)?;
         if numbers::looks_like(&text) {

@@ -3,14 +3,17 @@ use steerage::LinkType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameKind {
     pub(crate) link: LinkType,
-    /// Matters if the link header has the byte order of the machine that wrote the file.
+    /// The byte order matters only if the link header has the byte order of the machine that wrote
+    /// the file.
     pub(crate) big_endian: bool,
 }
 
-/// BSD loopback and OpenBSD's `enc`, with headers in the byte order of the writing machine.
+/// The link types BSD loopback and OpenBSD's `enc`, with headers in the byte order of the machine
+/// that wrote the file.
 const IN_WRITERS_ORDER: [LinkType; 2] = [LinkType::NULL, LinkType(109)];
 
-/// 802.11, with or without radiotap headers: filtered, but not dissected.
+/// The link types of 802.11, with and without radiotap headers. Frames of 802.11 are filtered, but
+/// not dissected.
 const WIRELESS: [LinkType; 2] = [LinkType(105), LinkType(127)];
 
 impl FrameKind {

@@ -9,7 +9,7 @@ fn is_between(c: char) -> bool {
     c.is_ascii_whitespace() || c == ','
 }
 
-/// An expression never consists of decimal numbers only.
+/// A filter expression never consists of decimal numbers only.
 pub(super) fn looks_like(text: &str) -> bool {
     let mut digits = false;
     text.chars().all(|c| {
@@ -18,7 +18,7 @@ pub(super) fn looks_like(text: &str) -> bool {
     }) && digits
 }
 
-/// Numbers that [`FromStr`] can parse again: `4,40 0 0 12,21 0 1 2048,...`.
+/// Prints numbers that [`FromStr`] can parse again: `4,40 0 0 12,21 0 1 2048,...`.
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.instructions.len())?;

@@ -1,23 +1,25 @@
 //! Runs filters on frames of files. For live interfaces, the kernel filters the frames.
 //!
-//! Each operation has the meaning that it has in libpcap's `bpf_filter.c`, which `tcpdump -r` uses.
-//! A load after the end of the frame rejects the frame. No published crate runs classic BPF on a
-//! frame in memory (November 2026): `rbpf` runs only extended BPF, and `classic_bpf` attaches
-//! programs to sockets.
+//! Each BPF operation has the meaning that it has in libpcap's `bpf_filter.c`, which `tcpdump -r`
+//! uses. If a program loads bytes after the end of a frame, the frame is rejected. No published
+//! Rust crate runs classic BPF on a frame in memory (November 2026): `rbpf` runs only extended BPF,
+//! and `classic_bpf` attaches programs to sockets.
 
 use super::{Filter, FilterError, Instruction};
 
-/// `BPF_MEMWORDS`.
+/// The number of memory words of a BPF program: `BPF_MEMWORDS`.
 const MEMORY_WORDS: usize = 16;
 
-/// Loads from here on (`SKF_LL_OFF`) read the kernel's information about a packet, or are relative
-/// to headers that the kernel has found. No frame of a file is so long.
+/// Loads from this offset (`SKF_LL_OFF`) on read the kernel's information about a packet, or are
+/// relative to headers that the kernel has found. No frame of a file is long enough for such an
+/// offset.
 const KERNEL_ONLY: u32 = 0xffe0_0000;
 
 /// A filter for frames in memory, such as those of a capture file.
 ///
-/// The work is bounded: at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX) instructions, each of
-/// which runs at most once, because all jumps go forward. Running a filter allocates no memory.
+/// The work of a filter is bounded: at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX)
+/// instructions, each of which runs at most once, because all jumps go forward. Running a filter
+/// allocates no memory.
 ///
 /// ```
 /// use steerage_capture::filter::Filter;
@@ -48,7 +50,7 @@ enum Operation {
     SetX(u32),
     SetXToLength,
     SetXFromMemory(u8),
-    /// Four times the lower half of a byte: the length of an IPv4 header.
+    /// Sets X to four times the lower half of a byte: the length of an IPv4 header.
     SetXToHeaderLength(u32),
     Store(u8),
     StoreX(u8),
@@ -57,7 +59,8 @@ enum Operation {
     XFromA,
     AFromX,
     Jump(u32),
-    /// Compares A, and skips the first number of instructions if true, the second if false.
+    /// Compares the register A. If the comparison is true, the first number of instructions is
+    /// skipped, and otherwise the second number.
     Branch(Comparison, Operand, u8, u8),
     Return(u32),
     ReturnA,
@@ -102,8 +105,8 @@ impl Filter {
     /// Prepares the filter for frames in memory.
     ///
     /// # Errors
-    /// [`FilterError::KernelOnly`] if the program uses information that only the kernel has, as a
-    /// filter that tcpdump compiled for an interface may.
+    /// [`FilterError::KernelOnly`] if the program uses information that only the kernel has.
+    /// tcpdump may make such a program if it compiles a filter for an interface.
     pub fn for_frames(&self) -> Result<FrameFilter, FilterError> {
         let decoded = self.instructions.iter().enumerate();
         let operations = decoded.map(|(at, one)| Operation::decode(one).ok_or(FilterError::KernelOnly { at }));
@@ -163,8 +166,9 @@ impl Operation {
 }
 
 impl FrameFilter {
-    /// Returns the number of the frame's bytes that pass, 0 for none. `len`, `less` and `greater`
-    /// compare `wire_len`, the length on the wire.
+    /// Returns how many bytes of the frame pass the filter, or 0 if the frame does not pass. The
+    /// filter keywords `len`, `less` and `greater` compare `wire_len`, the frame's length on the
+    /// wire.
     pub fn run(&self, frame: &[u8], wire_len: u32) -> u32 {
         self.try_run(frame, wire_len).unwrap_or(0)
     }

@@ -12,17 +12,17 @@ use super::{Filter, FilterError, FrameKind, SHOWN_CHARS_MAX, shown};
 
 const TCPDUMP: &str = "tcpdump";
 
-/// Compiling takes milliseconds, but tcpdump first resolves the host names in the expression. A
-/// resolver tries a server for 10 s.
+/// Compiling a filter takes milliseconds, but tcpdump first resolves the host names in the
+/// expression. A DNS resolver tries each name server for 10 s.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The longest program that the kernel accepts has 112 KiB when written as numbers.
+/// The longest filter program that the kernel accepts has 112 KiB when written as numbers.
 const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 
-/// tcpdump's own error messages are shorter.
+/// All error messages of tcpdump itself are shorter than this limit.
 const SAID_CHARS_MAX: usize = 240;
 
-/// tcpdump's maximum packet length in bytes. No frame is longer.
+/// tcpdump's maximum packet length in bytes. No frame of a capture file is longer.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;
 
@@ -31,8 +31,9 @@ const AT_A_TIME: usize = 8;
 
 const READING: &str = "reading from file ";
 
-/// The only keyword that differs for files and interfaces: the kernel removes VLAN tags from live
-/// frames. Compiled without the interface, `vlan` matches no live frame.
+/// The only filter keyword that tcpdump compiles differently for files and for interfaces, because
+/// the kernel removes VLAN tags from live frames. If `vlan` is compiled without the interface, it
+/// matches no live frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {
@@ -82,7 +83,8 @@ impl Compiler<'_> {
         if let Some(interface) = interface {
             // -p: do not make the interface promiscuous.
             let compiled = self.run(&["-p", "-i", interface, "-y", link], text);
-            // Without the interface, only the keyword `vlan` changes its meaning.
+            // If tcpdump compiles an expression without the interface, only the keyword `vlan`
+            // changes its meaning.
             if !matches!(compiled, Err(FilterError::Expression { .. })) || has_word(text, NEEDS_INTERFACE) {
                 return compiled;
             }
@@ -128,7 +130,8 @@ fn has_word(text: &str, word: &str) -> bool {
 
 fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)> {
     let deadline = Instant::now() + time_max;
-    // Each pipe has its own reader, so that tcpdump never blocks on a full pipe.
+    // A separate thread reads each output pipe of tcpdump, so that tcpdump never blocks on a full
+    // pipe.
     let out = read_aside(child.stdout.take())?;
     let err = read_aside(child.stderr.take())?;
     let wait = |printed: mpsc::Receiver<io::Result<String>>| {
@@ -139,7 +142,7 @@ fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)>
     Ok((wait(out)?, wait(err)?))
 }
 
-/// The thread ends when the child process ends.
+/// Reads the pipe in a thread, which ends when the child process ends.
 fn read_aside(pipe: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Receiver<io::Result<String>>> {
     let pipe = pipe.ok_or_else(|| io::Error::other("it has no pipe"))?;
     let (to, from) = mpsc::channel();
@@ -152,7 +155,7 @@ fn read_aside(pipe: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Rece
     Ok(from)
 }
 
-/// Returns tcpdump's error in one line, without its name and warnings.
+/// Returns tcpdump's error message in one line, without the program's name and without warnings.
 fn said(err: &str) -> String {
     let lines = err.lines().map(|line| line.strip_prefix("tcpdump: ").unwrap_or(line).trim());
     let is_error = |line: &&str| !line.is_empty() && !line.starts_with("Warning:") && !line.starts_with(READING);
@@ -189,7 +192,7 @@ mod tests {
 
         fn compile_within(&self, text: &str, time_max: Duration) -> Result<Filter, FilterError> {
             let program: OsString = self.0.clone().into();
-            // The child of another test's fork may have the script open (ETXTBSY).
+            // A child process that another test has just forked may have the script open (ETXTBSY).
             loop {
                 match (Compiler { program: &program, time_max }).compile(text, Some("lo"), LinkType::ETHERNET) {
                     Err(FilterError::Tcpdump { cause, .. }) if cause.kind() == io::ErrorKind::ExecutableFileBusy => {}

@@ -1,15 +1,16 @@
-//! A bounded ring of packets from one packet CPU to the thread of one client. Neither waits for the
-//! other: a packet that does not fit into the ring is counted as missed.
+//! A bounded ring of packets from one packet CPU to the thread of one client. The CPU and the
+//! thread never wait for each other: a packet that does not fit into the ring is counted as missed.
 //!
 //! The packet CPU writes some 64-bit words and then increases `written`. The client's thread reads
-//! some words and then increases `read`. Therefore no word is read and written at the same time.
+//! some words and then increases `read`. Therefore no word of the ring is read and written at the
+//! same time.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A record's header: the packet's time, lengths, and origin, in 64-bit words.
 const HEAD_WORDS: usize = 3;
 
-/// Lengths that no packet has. They mark a record with counts, and the record that ends the stream.
+/// Two lengths that no packet has mark a record with counts, and the record that ends the stream.
 const COUNTS: u64 = u64::MAX;
 const LAST_COUNTS: u64 = u64::MAX - 1;
 
@@ -18,7 +19,7 @@ const LAST_COUNTS: u64 = u64::MAX - 1;
 pub struct PacketHead {
     /// The packet's time in nanoseconds since 1970.
     pub nanos: u64,
-    /// The number of bytes that were copied.
+    /// The number of the packet's bytes that were copied.
     pub captured: u32,
     /// The packet's length on the wire in bytes.
     pub wire: u32,
@@ -35,7 +36,7 @@ pub struct PacketHead {
 pub enum Record<'a> {
     /// A packet: its metadata and its bytes.
     Packet(PacketHead, &'a [u8]),
-    /// The counts so far.
+    /// The numbers of requested and missed packets so far.
     Counts {
         /// The number of packets that the client requested.
         wanted: u64,
@@ -91,19 +92,22 @@ pub fn first_record(stream: &[u8]) -> Option<(Record<'_>, usize)> {
 #[derive(Debug)]
 pub(super) struct Ring {
     words: Box<[AtomicU64]>,
-    /// The 64-bit words that were written and read since the start.
+    /// The numbers of 64-bit words that were written to the ring, and read from the ring, since the
+    /// start.
     written: AtomicUsize,
     read: AtomicUsize,
-    /// The packets that the client requested, and those that did not fit. `Relaxed` is sufficient:
-    /// only the CPU of the ring changes these counts, and no other memory depends on them.
+    /// The number of packets that the client requested, and the number of those that did not fit
+    /// into the ring. `Relaxed` is sufficient: only the CPU of the ring changes these counts, and
+    /// no other memory depends on them.
     wanted: AtomicU64,
     missed: AtomicU64,
-    /// The packets since the last packet of the sample. Only the CPU of the ring uses this number.
+    /// The number of packets since the last packet of the sample. Only the packet CPU of the ring
+    /// uses this number.
     skipped: AtomicU64,
 }
 
 impl Ring {
-    /// `words` must be a power of two.
+    /// Makes a ring of `words` 64-bit words, which must be a power of two.
     pub(super) fn new(words: usize) -> Self {
         let words = (0..words).map(|_| AtomicU64::new(0)).collect();
         let (written, read, wanted, missed, skipped) = Default::default();

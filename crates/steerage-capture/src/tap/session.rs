@@ -13,7 +13,8 @@ use super::ring::{PacketHead, Ring, append_counts};
 use super::{END_MAX, Stage, Tap, TapError};
 use crate::filter::{Filter, FilterError, FrameFilter};
 
-/// The bytes of all rings of a client, in equal shares for all CPUs: 25 ms at 10 Gbit/s.
+/// The bytes of all rings of a client, in equal shares for all CPUs: the traffic of 25 ms at 10
+/// Gbit/s.
 const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest ring of a CPU holds several super-frames of 64 KiB.
@@ -22,23 +23,24 @@ const RING_BYTES_MIN: usize = 1 << 20;
 /// The bytes that the client's thread takes from the rings before it writes to the socket.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// How often the client's thread checks empty rings. Packet CPUs do not wake the thread, because
-/// waking it would take a system call.
+/// The interval at which the client's thread checks empty rings. Packet CPUs do not wake the
+/// thread, because waking it would take a system call.
 const LOOK_MILLIS: u8 = 5;
 
-/// After this timeout of a write, the thread checks whether the run has ended.
+/// The timeout of a write to a client. After the timeout, the client's thread checks whether the
+/// run has ended.
 const WRITE_LOOK: Duration = Duration::from_millis(100);
 
-/// Live interfaces have no other link types.
+/// The link types for which a filter is compiled. Live interfaces have no other link types.
 const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
 
 /// The packets that a client requests. The cargo feature `serde` makes a [`Wanted`] serialisable.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Wanted {
-    /// The CPUs whose packets are copied. Empty for all CPUs.
+    /// The CPUs whose packets are copied. An empty list means all CPUs.
     pub cpus: Vec<u16>,
-    /// The receive queues whose packets are copied. Empty for all queues.
+    /// The receive queues whose packets are copied. An empty list means all queues.
     pub queues: Vec<usize>,
     /// The sampling rate: one of every `sample` packets is copied.
     pub sample: u64,
@@ -46,7 +48,8 @@ pub struct Wanted {
     pub snap: u32,
     /// Copy packets after the handler has run, with the handler's changes.
     pub after: bool,
-    /// For each link type, a filter in the numbers that `tcpdump -ddd` prints. Empty for no filter.
+    /// For each link type, a filter in the numbers that `tcpdump -ddd` prints. An empty list means
+    /// no filter.
     pub filters: Vec<(u16, String)>,
 }
 
@@ -58,8 +61,8 @@ impl Default for Wanted {
 }
 
 impl Wanted {
-    /// Requests only packets that pass this filter. If an expression has no meaning for a link
-    /// type, such as `ether host` for raw IP, no packet of that link type passes.
+    /// Requests only packets that pass the filter `filter`. If an expression has no meaning for a
+    /// link type, such as `ether host` for raw IP, no packet of that link type passes.
     ///
     /// # Errors
     /// Returns the errors of [`Filter::compile`] if the filter has no meaning for any link type.
@@ -83,7 +86,7 @@ pub(super) struct Session {
     wanted: Wanted,
     filters: Vec<(LinkType, FrameFilter)>,
     rings: Vec<(CpuId, Ring)>,
-    /// The packets of CPUs that did not exist when the client was attached.
+    /// The number of packets of CPUs that did not exist when the client was attached.
     without_ring: AtomicU64,
 }
 
@@ -95,7 +98,8 @@ impl Session {
         };
         let filters = wanted.filters.iter().map(filter).collect::<Result<_, _>>()?;
         let share = (BUFFER_BYTES / cpus.len().max(1)).max(RING_BYTES_MIN);
-        // The largest power of two that is not more than the CPU's share.
+        // The size of a ring in 64-bit words: the largest power of two that is not more than the
+        // CPU's share.
         let words = 1 << (share / 8).ilog2();
         let is_wanted = |cpu: &&CpuId| wanted.cpus.is_empty() || wanted.cpus.contains(&cpu.0);
         let rings = cpus.iter().filter(is_wanted).map(|cpu| (*cpu, Ring::new(words))).collect();
@@ -174,8 +178,8 @@ impl Attached {
         to.set_write_timeout(Some(WRITE_LOOK))?;
         let (mut bytes, mut reported) = (Vec::new(), (0, 0));
         loop {
-            // `has_ended` must be read before the rings: no packets are copied after the end of the
-            // run, so the rings then have all packets.
+            // `has_ended` must be read before the rings are read. If the run has ended, no more
+            // packets are copied, so the rings contain all remaining packets.
             let has_ended = self.tap.has_ended();
             self.session.drain(&mut bytes);
             let is_last = has_ended && bytes.is_empty();

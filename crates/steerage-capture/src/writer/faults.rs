@@ -1,5 +1,5 @@
-//! A simulated disk is full after any number of bytes. The file must then contain exactly the
-//! packets that count as sent.
+//! Tests writing to a simulated disk that is full after any number of bytes. The file must contain
+//! exactly the packets that count as sent.
 
 use steerage::LinkType;
 use steerage_fixtures::scratch::Scratch;

@@ -17,20 +17,21 @@ use super::{Chunk, Writer};
 const STUCK_LOOK_MILLIS: u8 = 20;
 
 pub(super) struct Writing {
-    /// `None` before the first file of a series.
+    /// The current file, or `None` before the first file of a series.
     file: Option<Arc<File>>,
     series: Option<FileSeries>,
     can_be_cut: bool,
     /// The bytes of the current file from complete chunks, or from before the start.
     written: u64,
-    /// Only if its reader is watched.
+    /// The pipe to which packets are written, if its reader is watched.
     pipe: Option<Room>,
     /// Chunks that may be unread in the pipe, each with the number of bytes written up to its end.
     unread: VecDeque<(u64, Chunk)>,
 }
 
 struct Stopped {
-    /// The number of written bytes. `settled` batches of the chunk already count as sent.
+    /// The number of the chunk's bytes that were written. `settled` batches of the chunk already
+    /// count as sent.
     at: usize,
     settled: usize,
     cause: io::Error,
@@ -70,8 +71,8 @@ impl Writing {
             chunk.let_go();
             used = self.keep_until_read(chunk);
         }
-        // Set before the reader sees the end of the stream, so that a reader that ends after its
-        // input is not mistaken for one that ended too early.
+        // `input_ended` is set before the reader sees the end of the stream. A reader that ends
+        // after its input is therefore not mistaken for a reader that ended too early.
         writer.input_ended.store(true, Ordering::Relaxed);
         let is_over = || self.unread.front().is_some_and(|(_, chunk)| chunk.is_over());
         if let (Some(_), Some(file), false) = (&self.pipe, &self.file, is_over()) {
@@ -123,12 +124,13 @@ impl Writing {
         Ok(())
     }
 
-    /// Waits for space in the FIFO, but returns at times to check whether the run has given up.
+    /// Waits for space in the FIFO, but only for a short time, so that the caller can check whether
+    /// the run has stopped waiting.
     fn wait(&mut self) {
         let look = PollTimeout::from(STUCK_LOOK_MILLIS);
         match (&mut self.pipe, &self.file) {
             (Some(room), Some(file)) => room.wait(file, look),
-            // Errors are ignored here, because the next write reports them.
+            // Errors of `poll` are ignored, because the next write reports them.
             (None, Some(file)) => drop(poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLOUT)], look)),
             (_, None) => {}
         }
@@ -138,7 +140,8 @@ impl Writing {
     fn keep_until_read(&mut self, chunk: Chunk) -> Option<Chunk> {
         let Some(size) = self.pipe.as_ref().map(Room::size) else { return chunk.emptied() };
         self.unread.push_back((self.written, chunk));
-        // The pipe holds `size` bytes, so its reader has read all earlier bytes.
+        // The pipe contains at most the last `size` bytes, so its reader has read all earlier
+        // bytes.
         let (end, _) = self.unread.front()?;
         if end + size as u64 > self.written {
             return None;
@@ -217,11 +220,12 @@ pub(super) mod fault {
     use std::io;
 
     thread_local! {
-        /// The bytes until a write fails, and whether all operations then fail.
+        /// The number of bytes until a write fails, and whether all operations fail after that.
         static ROOM: Cell<(usize, bool)> = const { Cell::new((usize::MAX, false)) };
     }
 
-    /// Writes fail with ENOSPC after `bytes` bytes. With `for_good`, cutting the file fails, too.
+    /// Writes fail with ENOSPC after `bytes` bytes. If `for_good` is true, cutting the file also
+    /// fails.
     pub(in super::super) fn fill_after(bytes: usize, for_good: bool) {
         ROOM.set((bytes, for_good));
     }

@@ -178,7 +178,7 @@ fn the_link_type_is_that_of_the_file() {
     fs::remove_file(path).unwrap();
 }
 
-/// The lengths are chosen so that the end of a piece cuts every kind of record.
+/// The lengths of the pieces are chosen so that every kind of record is cut by the end of a piece.
 #[test]
 fn records_across_stretches() {
     let mut random = Rng::with_seed(7);

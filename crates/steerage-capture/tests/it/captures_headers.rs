@@ -110,7 +110,8 @@ fn pcap_times_in_both_resolutions_and_byte_orders() {
     }
 }
 
-/// Seconds are unsigned, and last until 2106. A fraction of more than a second is added.
+/// The seconds of a pcap timestamp are unsigned, and last until 2106. A fraction of more than a
+/// second is added to the seconds.
 #[test]
 fn pcap_times_reach_to_the_end_of_their_field() {
     let mut file = pcap(false, MAGICS[0], &[vec![]]);
@@ -150,7 +151,7 @@ fn a_time_that_cannot_be_is_no_time() {
     assert_eq!(info.times(), Some((WallTime::from_nanos(SECOND), WallTime::from_nanos(2 * SECOND))));
 }
 
-/// Versions before 2.4 store the two lengths in another order: see libpcap's sf-pcap.c.
+/// pcap versions before 2.4 store a packet's two lengths in another order: see libpcap's sf-pcap.c.
 #[test]
 fn old_versions_have_their_lengths_in_another_order() {
     for (minor, first, second) in [(0, 70, 60), (1, 70, 60), (2, 70, 60), (3, 70, 60), (3, 60, 70), (4, 60, 70)] {
@@ -229,7 +230,7 @@ fn handlers_can_ask() {
     let outcome = running.join();
     let asked = outcome.reports.into_iter().next().unwrap().1.0;
     let time = |nanos| Some(WallTime::from_nanos(nanos));
-    // The ticks are microseconds.
+    // The ticks of this clock are microseconds.
     let micros = ((1u64 << 32) + 2) * 1000;
     assert_eq!(asked, [(time(77), 60, LinkType(101), 0), (time(micros), 64, LinkType::ETHERNET, 60)]);
 }

@@ -142,13 +142,14 @@ fn errors_say_what_is_wrong() {
     assert!(!wide.contains("damaged") && !dictionary.contains("damaged"));
 }
 
-/// Such as the padding of a tape or a signature, which gzip(1) and tshark also ignore.
+/// Bytes after the compressed data may be the padding of a tape or a signature. gzip(1) and tshark
+/// ignore them, too.
 #[test]
 fn bytes_after_compressed_data_are_ignored() {
     let packets = packets_of([60, 61]);
     let bytes = pcap(false, MAGICS[0], &packets);
     let (half, rest) = bytes.split_at(50);
-    // The end of a BGZF file is an empty member.
+    // A BGZF file ends with an empty gzip member.
     let bgzf = [gzip(half), gzip(rest), gzip(&[])].concat();
     for (name, packed) in [("gz", gzip(&bytes)), ("bgzf", bgzf), ("zst", zstd(&bytes))] {
         for after in [&[0; 1][..], &[0; 100_000], b"-", b"-----BEGIN PGP SIGNATURE-----", &[0x1f, 0x8c, 8, 0, 0]] {
@@ -174,7 +175,7 @@ fn bytes_after_compressed_data_are_ignored() {
     }
 }
 
-/// Windows of 64 MiB and 128 MiB, and a dictionary, in files that `zstd` made.
+/// Tests files that `zstd` made, with windows of 64 MiB and 128 MiB, and with a dictionary.
 #[test]
 fn large_windows_are_read_and_dictionaries_named() {
     for name in ["w26.zst", "w27.zst"] {
@@ -193,7 +194,7 @@ fn large_windows_are_read_and_dictionaries_named() {
     assert!(error.contains("it was packed with dictionary ") && !error.contains("damaged"), "{error}");
 }
 
-/// The second half refers back by 3 MiB, within the zstd window of 4 MiB.
+/// The second half of the data refers back by 3 MiB, within the zstd window of 4 MiB.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {
@@ -273,7 +274,8 @@ fn a_packed_pipe_is_read_as_it_comes() {
     fs::remove_file(path).unwrap();
 }
 
-/// The thread may be waiting for more input, or for free space in a pipe without a reader.
+/// The unpacking thread may be waiting for more input, or for free space in a pipe without a
+/// reader.
 #[test]
 fn unpacking_ends_with_the_queue() {
     for (name, packets, missing) in [("packed-input", 10, 20), ("packed-output", 100, 0)] {

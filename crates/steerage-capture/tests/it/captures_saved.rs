@@ -30,7 +30,8 @@ fn tshark_reads_the_same_from_a_copy() {
             assert_eq!(snapshot.outputs[0].packets, of_original.len() as u64, "{}", path.display());
             let mut of_copy = tshark(&copy, &FIELDS).unwrap();
             if cpus > 1 {
-                // With several CPUs, only the packets within a flow keep their order.
+                // If several CPUs handle the packets, only the packets of each flow keep their
+                // order.
                 of_copy.sort();
                 of_original.sort();
             }

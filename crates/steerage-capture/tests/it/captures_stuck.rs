@@ -1,5 +1,5 @@
 //! An output that accepts no data drops and counts only its own packets, without delay. No other
-//! part of a run waits for such an output.
+//! part of a run waits for an output that accepts no data.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -121,7 +121,7 @@ fn a_reader_that_never_comes_back_costs_its_own_packets_and_holds_nothing_up() {
     let file = target("never.pcapng");
     let running = over(traffic(None, Some(50_000)), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // More packets than fit into the pipe, whose size is at most 1 MiB.
+    // The output must have more packets than fit into the pipe, whose size is at most 1 MiB.
     wait_until(&handle, "traffic", |now| now.outputs[0].held > 2000 && now.outputs[1].packets > 1000);
     handle.stop();
     let outcome = running.join();
@@ -167,7 +167,7 @@ fn the_end_of_the_input_waits_for_a_reader_and_not_for_ever() {
     }
 }
 
-/// More packets than fit into the buffer, and a reader that starts late.
+/// An output gets more packets than fit into its buffer, and its reader starts late.
 #[test]
 fn a_slow_output_slows_a_source_that_can_wait() {
     let (pipe, go, reader) = fifo("slow");

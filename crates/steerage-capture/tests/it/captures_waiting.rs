@@ -14,7 +14,7 @@ use steerage_fixtures::queues::{POLLS_MAX, drain, drain_headed};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The descriptor that a waiting queue polls is readable.
+/// Returns true if the descriptor that a waiting queue polls is readable.
 fn rings(tester: &QueueTester) -> bool {
     let fd = tester.queue().wait_on().expect("a pipe is waited on");
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
@@ -62,7 +62,8 @@ fn a_pipe_is_read_as_it_comes() {
         }
         assert_eq!(all, packets, "all that came is handed over before the pipe is closed");
         drop(pipe);
-        // A child that another test has just forked has the pipe open until it runs its executable.
+        // A child process that another test has just forked has the pipe open until it runs its
+        // executable.
         until("the pipe is closed", || rings(&tester));
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Ended);
         fs::remove_file(path).unwrap();
@@ -129,7 +130,8 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
             other => panic!("{other:?}"),
         }
     }
-    // At half of the recorded speed. A packet with an earlier time is due immediately.
+    // The capture is replayed at half of the recorded speed. A packet with an earlier time than the
+    // previous packet is due immediately.
     let expected = [(0, vec![0]), (20, vec![1]), (2000, vec![2]), (2002, vec![3, 4]), (6 * SECOND, vec![5])];
     assert_eq!(history, expected);
 }

@@ -92,7 +92,8 @@ pub(crate) fn simple(big_endian: bool, original: u32, packet: &[u8]) -> Vec<u8> 
     block(big_endian, 3, &body)
 }
 
-/// Every kind of block in both byte orders, the packets, and the ends of the packets' blocks.
+/// Returns a pcapng file with every kind of block in both byte orders, the file's packets, and the
+/// ends of the packets' blocks.
 pub(crate) fn mixed_pcapng() -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
     let (mut bytes, mut packets, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for big_endian in [false, true] {
@@ -128,7 +129,7 @@ pub(crate) fn packets_of(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8
 
 pub(crate) const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
-/// Returns pieces of various sizes, and no data before each piece, like a pipe.
+/// A reader that returns pieces of various sizes, and no data before each piece, like a pipe.
 pub(crate) struct Pieces {
     bytes: Vec<u8>,
     at: usize,

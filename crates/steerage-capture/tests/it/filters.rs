@@ -48,7 +48,8 @@ fn an_expression_is_what_tcpdump_makes_of_it() {
     ] {
         let filter = compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
         assert_eq!(lines(&filter), tcpdump(&["-y", "EN10MB"], expression), "{expression}");
-        // Converts the program to text and back, on separate lines and with commas.
+        // Converts the program to text and back, with its numbers on separate lines and with
+        // commas.
         let printed = lines(&filter);
         assert_eq!(printed.parse::<Filter>().unwrap(), filter);
         assert_eq!(compile(&printed.replace('\n', ",")).unwrap(), filter);

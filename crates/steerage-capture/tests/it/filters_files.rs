@@ -104,7 +104,7 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }
 
-/// The sections of the file also have different byte orders.
+/// The sections of the file have different link types and byte orders.
 #[test]
 fn each_link_type_of_a_file_has_its_own_program() {
     if !is_installed("tcpdump", "tcpdump") {
@@ -175,7 +175,8 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     assert!(end.contains("not compiled for frames of link type 220"), "{end}");
 }
 
-/// The program is the output of `tcpdump -s 96 -ddd`. The length on the wire is unchanged.
+/// The filter program is the output of `tcpdump -s 96 -ddd`, and does not change a packet's length
+/// on the wire.
 #[test]
 fn a_program_may_cut_packets() {
     let file = pcap(true, 0xa1b2_c3d4, &[vec![1; 200], vec![2; 20]]);
@@ -204,7 +205,8 @@ fn polls_are_bounded_and_paced() {
         }
     }
     assert_eq!(info.filtered(), 5_000);
-    // At most 1,024 packets before a poll reads more of the file, and as many after the read.
+    // A poll filters at most 1,024 packets before it reads more of the file, and as many after the
+    // read.
     assert!(polls.keys().all(|looked_at| *looked_at <= 2 * 1024), "{polls:?}");
 
     // The second packet is due immediately, because it is the first one that passes the filter.

@@ -31,7 +31,7 @@ const FIELDS: [&str; 12] = [
 struct Known {
     addresses: Option<(IpAddr, IpAddr)>,
     protocol: Option<u8>,
-    /// For ICMP, both values are the identifier. Without ports, both are 0.
+    /// For ICMP, both ports are the identifier. For a packet without ports, both ports are 0.
     ports: (u16, u16),
 }
 
@@ -96,7 +96,7 @@ fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8][..], &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// One tunnelled packet for each encapsulation, with tshark's name of the encapsulation.
+/// Returns one tunnelled packet for each encapsulation, with tshark's name of the encapsulation.
 fn taken_along() -> Vec<(&'static str, Vec<u8>)> {
     let (four, six) = (ipv4(1, 17, &udp(1025, 9, b"four")), ipv6(17, &udp(1026, 9, b"six.")));
     let (bridged, gre) = (ethernet(0x0800, &four), |head: &[u8], rest: &[u8]| ipv4(50, 47, &[head, rest].concat()));

@@ -61,7 +61,8 @@ fn captures_have_the_same_values_in_place() {
     }
 }
 
-/// Time, length on the wire, bytes. The header of a frame that is read in place has no link type.
+/// A frame's time, length on the wire, and bytes. The header of a frame that is read in place has
+/// no link type.
 type Values = (u64, u32, Vec<u8>);
 
 fn all_of(capture: Capture) -> (Vec<Values>, Option<String>) {
@@ -182,7 +183,7 @@ fn a_file_without_a_lease_is_read_by_read() {
     fs::remove_file(foreign).unwrap();
 }
 
-/// Lets another thread truncate the file, and then compares and changes the packets.
+/// A handler that lets another thread truncate the file, and then compares and changes the packets.
 struct Truncates {
     started: Option<mpsc::Sender<()>>,
     truncated: mpsc::Receiver<()>,

@@ -1,11 +1,12 @@
 //! An assembler for the eBPF instructions (RFC 9669) of steerage's programs, with labels.
 
-/// `struct bpf_insn` of the kernel.
+/// One BPF instruction, the kernel's `struct bpf_insn`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Instruction {
     code: u8,
-    /// On little-endian machines, the destination register is in the lower four bits.
+    /// The two registers of an instruction. On little-endian machines, the destination register is
+    /// in the lower four bits.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -58,7 +59,7 @@ const AND: u8 = 0x57;
 const SHIFT_LEFT: u8 = 0x67;
 const MOVE: u8 = 0xb7;
 const MOVE_REGISTER: u8 = 0xbf;
-/// Converts from or to network order, which are the same operation.
+/// The operation that converts to network order, and also from network order.
 const TO_NETWORK: u8 = 0xdc;
 const JUMP: u8 = 0x05;
 const JUMP_EQUAL: u8 = 0x15;
@@ -174,7 +175,8 @@ impl Assembler {
         self.put(JUMP_32 | when as u8, register, R0, 0, number as i32);
     }
 
-    /// Compares unsigned 64-bit numbers. The kernel recognizes this form as a bounds check.
+    /// Compares unsigned 64-bit numbers. The kernel recognizes this form of comparison as a bounds
+    /// check.
     pub(super) fn jump_if_above(&mut self, register: Register, other: Register, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.put(JUMP_ABOVE_REGISTER, register, other, 0, 0);

@@ -225,8 +225,8 @@ impl Attempt<'_> {
         loop {
             match dispatcher::add(self.interface.index, place_of(mode), priority, &instructions) {
                 Ok(added) => return Ok(added),
-                // The program may belong to a process that has just ended. The kernel will remove
-                // that program.
+                // The attached program may belong to a process that has just ended. The kernel will
+                // then remove that program.
                 Err(dispatcher::Refused::ByAnother(_)) if !waits.are_over() && !self.is_held => waits.sleep(),
                 Err(dispatcher::Refused::ByAnother(id)) => {
                     let there = ProgramInfo { id, name: sys::NAME.to_owned(), map: None };
@@ -264,8 +264,8 @@ impl Attempt<'_> {
         self.options.error("load an XDP program", cause).advise(PERMISSION)
     }
 
-    /// Also loads a copy of the program, with the present privileges, because a driver may lose its
-    /// program.
+    /// Attaches a loaded program. Also loads a copy of the program while the process has its
+    /// privileges, because a driver may lose its program.
     fn attach_loaded(&self, program: Program, mode: sys::Mode, functions: Functions) -> Result<ByLink, Refused> {
         let link = self.attach(&program, mode)?;
         let copy = (mode == sys::Mode::Native).then(|| self.load(mode, functions).ok()).flatten();

@@ -33,12 +33,12 @@ impl Attachment {
         }
     }
 
-    /// A driver may lose its XDP program, which can then be attached again.
+    /// Returns true if the program can be attached again after a driver has lost it.
     pub(super) fn can_be_renewed(&self) -> bool {
         matches!(self, Self::Link(ByLink { copies: Some(_), .. }))
     }
 
-    /// Makes the driver set up the program once more. Requires no privileges.
+    /// Makes the driver set up the XDP program once more. Requires no privileges.
     pub(super) fn attach_again(&self) -> io::Result<()> {
         let Self::Link(ByLink { link, copies: Some(copies), renewals }) = self else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -84,8 +84,8 @@ impl ByLink {
 #[derive(Debug)]
 pub(super) struct InDispatcher {
     added: Added,
-    /// Set if the program stays in the dispatcher when the process ends. In that case, another
-    /// process reports removed programs, because this process may not read the dispatcher.
+    /// Set if the program stays in the dispatcher when the process ends. Another process then
+    /// reports removed programs, because this process may not read the dispatcher.
     stays: OnceLock<Arc<Removed>>,
     attached: AtomicBool,
     /// True if the interface has changed since the dispatcher was read.
@@ -132,7 +132,7 @@ impl Drop for InDispatcher {
 pub(super) struct Removed(Mutex<(File, Vec<u8>)>);
 
 impl Removed {
-    /// Reading from `reports` must not block.
+    /// Reads the reports from the pipe `reports`, whose reads must not block.
     pub(super) fn from(reports: OwnedFd) -> Self {
         Self(Mutex::new((reports.into(), Vec::new())))
     }

@@ -23,8 +23,8 @@ pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQue
     DeviceError::new(name, operation, cause).advise("stop the program that has it")
 }
 
-/// Returns the first way of binding that works. The previous owner may still hold the queue for a
-/// moment.
+/// Returns the first way of binding that works. The previous owner of the queue may still hold the
+/// queue for a moment.
 pub(super) fn bind(ways: &[How], mut try_to: impl FnMut(How) -> io::Result<()>) -> io::Result<How> {
     let (mut ways, mut waits) = (ways.iter().copied(), Waits::new());
     let mut how = ways.next().unwrap_or_default();

@@ -1,6 +1,7 @@
-//! Bonds. The kernel runs the XDP program of a bond in the drivers of the bond's ports, including
-//! new and returning ports. The sockets are bound to the queues of the ports. A port that the bond
-//! does not use, such as a backup, receives nothing.
+//! Receiving from bonds (bonding interfaces). The kernel runs the XDP program of a bond in the
+//! drivers of the bond's ports, including new and returning ports. The AF_XDP sockets of a bond are
+//! bound to the queues of the bond's ports. A port that the bond does not use, such as a backup,
+//! receives nothing.
 
 mod places;
 mod table;
@@ -24,7 +25,7 @@ const NEW_PORTS_MAX: usize = 4;
 
 const KIND: &str = "bond";
 
-/// The ports of a bond at the start; empty without a bond.
+/// The ports of a bond at the start. Empty if the interface is not a bond.
 #[derive(Debug, Default)]
 pub(super) struct Bond {
     pub(super) ports: Vec<Port>,

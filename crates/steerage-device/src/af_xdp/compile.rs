@@ -75,8 +75,8 @@ fn require<A: FrameTests>(asm: &mut A, test: &Test, otherwise: A::Label) {
     }
 }
 
-/// Emits a test of the source or the destination. Without `way`, the source or the destination must
-/// pass.
+/// Emits a test of the source or the destination. If `way` is `None`, the source or the destination
+/// must pass.
 fn either<A: FrameTests>(asm: &mut A, way: Option<Way>, otherwise: A::Label, test: impl Fn(&mut A, Way, A::Label)) {
     if let Some(way) = way {
         return test(asm, way, otherwise);

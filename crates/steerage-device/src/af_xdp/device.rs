@@ -195,8 +195,8 @@ impl Device {
     }
 
     /// The number of bytes that a page must have after steerage's headroom. The kernel's headroom
-    /// is longer than steerage's, so the number includes the difference. A frame longer than a
-    /// chunk needs several pages.
+    /// is longer than steerage's headroom, so the number includes the difference. A frame longer
+    /// than a chunk needs several pages.
     pub(super) fn frame_bytes_max(&self) -> usize {
         let chunk_bytes = (HEADROOM_BYTES + self.frame_bytes + TAILROOM).clamp(PAGE_BYTES_MIN, CHUNK_BYTES_MAX);
         chunk_bytes - HEADROOM - TAILROOM
@@ -210,7 +210,7 @@ impl Device {
         self.longest.load(Ordering::Relaxed)
     }
 
-    /// `what` says what the interface is to the user.
+    /// Logs changes of the interface. `what` describes the interface to the user.
     pub(super) fn report(&self, what: &str, before: Known, now: Known) {
         let (device, longest) = (&self.name, self.longest());
         match (before.up, now.up) {
@@ -237,8 +237,8 @@ impl Device {
         self.socket_of(number).ok_or_else(|| self.error("bind its socket", io::Error::other("it was bound before")))
     }
 
-    /// Returns `None` if the device has no queue `number`, or if the queue has already taken its
-    /// socket.
+    /// Returns the socket of the queue `number`. Returns `None` if the device has no such queue, or
+    /// if the queue has already taken its socket.
     pub(super) fn socket_of(&self, number: u32) -> Option<OpenSocket> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.ready.get_mut(number.checked_sub(self.first_queue)? as usize)?.take()
@@ -274,7 +274,7 @@ impl Device {
         Ok(ready)
     }
 
-    /// `completions` returns the length of a queue's completion ring.
+    /// Prepares the sockets. `completions` returns the length of a queue's completion ring.
     pub(super) fn prepare(
         &self,
         unbound: Vec<Socket>,
@@ -351,8 +351,8 @@ pub fn follows_bonds() -> bool {
 }
 
 /// Returns the indexes of the interfaces that this process polls busily (`busy_poll`), in the
-/// network namespace of this thread. Their interrupts should be deferred (`napi_defer_hard_irqs`
-/// and `gro_flush_timeout`), for example by the crate `steerage-tune`.
+/// network namespace of this thread. The interrupts of busily polled interfaces should be deferred
+/// (`napi_defer_hard_irqs` and `gro_flush_timeout`), for example by the crate `steerage-tune`.
 pub fn busily_polled() -> Vec<u32> {
     Device::here().iter().filter(|device| device.busy_poll.is_some()).map(|device| device.index).collect()
 }
@@ -379,8 +379,8 @@ pub fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
 /// After this call, this process does not notice if other software removes one of its components.
 /// The other process waits for a removal
 /// ([`wait_for_removal`](super::dispatcher::wait_for_removal)), and writes a line with the
-/// [`Component`] to the pipe `reports`. Then the queues of the component's interface end with an
-/// error.
+/// [`Component`] to the pipe `reports`. When this process reads the line, the queues of the
+/// component's interface end with an error.
 ///
 /// # Errors
 /// Returns an error if the pipe cannot be made non-blocking.

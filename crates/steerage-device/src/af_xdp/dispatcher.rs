@@ -8,7 +8,7 @@
 //!
 //! After the end of its process, steerage's XDP program has no sockets, and leaves all packets to
 //! the next component. Each steerage process holds a lock on a directory for its XDP program. The
-//! lock ends with the process, and so shows whether the process is alive.
+//! kernel releases the lock when the process ends, so the lock shows whether the process is alive.
 
 mod code;
 
@@ -89,8 +89,8 @@ pub(super) struct Added {
 }
 
 impl Added {
-    /// Keeps the lock until the process ends: packet threads may not make the call that releases
-    /// it.
+    /// Keeps the lock until the process ends, because packet threads may not make the system call
+    /// that releases it.
     pub(super) fn stay(&mut self) {
         std::mem::forget(self.alive.take());
     }
@@ -128,8 +128,8 @@ pub(super) fn add(
         components.insert(at, Loaded { program: None, id: 0, name: NAME.to_owned(), rule });
         let built = Built::new(components, Some(ours))?;
         let id = built.components[at].id;
-        // Lock the directory before the dispatcher is attached. Otherwise another process could
-        // conclude that this process has ended, and remove the program.
+        // Lock the directory before the dispatcher is attached. If the lock came later, another
+        // process could conclude that this process has ended, and remove the program.
         let alive = directory.lock_for(id)?;
         let place = old.as_ref().map_or(place, |old| old.place);
         let replaced = built.replace(directory, interface, place, old.as_ref());
@@ -142,8 +142,8 @@ pub(super) fn add(
     })
 }
 
-/// Removes the component from its dispatcher. A dispatcher without another component is removed
-/// too. If the dispatcher does not have the component, nothing happens.
+/// Removes the component from its dispatcher. If a dispatcher has no other component, the
+/// dispatcher is also removed. If the dispatcher does not have the component, nothing happens.
 ///
 /// # Errors
 /// Fails if the process lacks permission: removing a component requires root's capabilities.

@@ -40,8 +40,8 @@ const OK: i32 = 0;
 /// `BPF_FLOW_DISSECTOR_CONTINUE`: leaves the packet to the kernel's own dissector.
 const CONTINUE: i32 = 129;
 
-/// At most two VLAN tags precede the IP header. The kernel's BPF verifier requires a limit on this
-/// offset.
+/// At most two VLAN tags precede the IP header. The kernel's BPF verifier requires a limit on the
+/// offset of the IP header.
 const NETWORK_AT_MAX: u32 = 256;
 
 const VXLAN_BYTES: i32 = 8;
@@ -62,7 +62,7 @@ pub struct FlowDissector {
 }
 
 impl FlowDissector {
-    /// Loads the program.
+    /// Loads the BPF program of the flow dissector.
     ///
     /// # Errors
     /// Returns an error if the process lacks CAP_NET_ADMIN, CAP_BPF or CAP_PERFMON.
@@ -113,7 +113,8 @@ impl FlowDissector {
     }
 }
 
-/// `R6`: the flow keys. `R7`: the current header. `R8`: the packet's end. `R9`: the offset of `R7`.
+/// In the BPF program, `R6` points to the flow keys, `R7` to the current header, and `R8` to the
+/// packet's end. `R9` is the offset of `R7` in the packet.
 fn program() -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let outer = asm.label();
@@ -170,7 +171,7 @@ impl Writer {
     }
 
     /// Reads an outer IP header without options or extension headers, in a packet that is no
-    /// fragment. Afterwards, `R7` points to the UDP header.
+    /// fragment. After the emitted code, `R7` points to the UDP header.
     fn outer_headers(&mut self) {
         let (v6, udp) = (self.asm.label(), self.asm.label());
         self.asm.load(Size::Half, R3, R6, ETHERTYPE);

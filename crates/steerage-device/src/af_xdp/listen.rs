@@ -2,7 +2,7 @@
 //! selects.
 //!
 //! The filter reads the headers like the XDP program (`program.rs`), so that both select the same
-//! packets. A VLAN tag that the kernel has removed need not be skipped.
+//! packets. The filter need not skip a VLAN tag that the kernel has already removed.
 
 use steerage::LinkType;
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
@@ -59,7 +59,8 @@ impl Assembler {
         self.code.push(Instruction { code, jump_true: 0, jump_false: 0, operand });
     }
 
-    /// Uses a separate jump instruction, because a comparison can jump over only 255 instructions.
+    /// Adds a comparison and a separate jump instruction, because a comparison can jump over only
+    /// 255 instructions.
     fn jump_if(&mut self, wanted: bool, comparison: u16, operand: u32, to: Label) {
         let (jump_true, jump_false) = if wanted { (0, 1) } else { (1, 0) };
         self.code.push(Instruction { code: comparison, jump_true, jump_false, operand });

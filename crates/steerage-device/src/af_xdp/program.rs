@@ -1,6 +1,6 @@
 //! The XDP program, which sends wanted frames to the AF_XDP socket of their queue, and counts
-//! wanted and other frames. The program writes nothing but metadata in front of the frame, and
-//! drops no frames.
+//! wanted and other frames. The program changes nothing except for metadata in front of the frame,
+//! and drops no frames.
 
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
 
@@ -10,8 +10,8 @@ use super::metadata::{Functions, HAS_HASH, HAS_TAG, HAS_TIME, HASH_AT, MARK, MAR
 use super::take::{Prefix, Take, Way};
 
 /// The maximum number of IPv6 extension headers that the program skips to find the ports. RFC 8200,
-/// 4.1, lists a use for up to seven extension headers, but packets with more than two do not occur
-/// in practice.
+/// 4.1, lists a use for up to seven extension headers, but packets with more than two extension
+/// headers do not occur in practice.
 pub(super) const EXTENSIONS_MAX: usize = 4;
 /// The maximum number of VLAN tags: an outer and an inner VLAN tag (IEEE 802.1ad).
 pub(super) const TAGS_MAX: usize = 2;
@@ -56,8 +56,8 @@ pub(super) const WITH_PORTS: [u8; 5] =
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps<'a> {
     pub(super) sockets: i32,
-    /// The ports of the bond; empty without a bond. A queue's key in the maps is the key of the
-    /// first queue of its port, plus the queue's number on the port.
+    /// The ports of the bond. Empty if the interface is not a bond. A queue's key in the maps is
+    /// the key of the first queue of its port, plus the queue's number on the port.
     pub(super) ports: &'a Ports,
     /// The file descriptor of the map from the bond's later ports to the keys of the ports' first
     /// queues.
@@ -336,8 +336,8 @@ impl FrameTests for Assembler {
 }
 
 /// Writes the card's metadata in front of the frame (see [`metadata`](super::metadata)), if the
-/// kernel has room there. Fragments and packets other than IP get no hash: steerage computes their
-/// hash later. R9 contains the frame's properties, and R8 the mark.
+/// kernel has left enough room. Fragments and packets other than IP get no hash: steerage computes
+/// their hash later. R9 contains the frame's properties, and R8 the mark.
 fn note_metadata(asm: &mut Assembler, functions: Functions) {
     let none = asm.label();
     asm.load(Size::Word, R9, FRAME, KIND);
@@ -406,7 +406,7 @@ fn place(asm: &mut Assembler, to: Register, at: i16) {
     asm.add(to, at.into());
 }
 
-/// Leaves the frames of a queue without a socket to the kernel. R9 is the resulting action.
+/// Leaves the frames of a queue without a socket to the kernel. R9 contains the resulting action.
 fn redirect(asm: &mut Assembler, sockets: i32) {
     asm.load_map(R1, sockets);
     asm.load(Size::Word, R2, FRAME, QUEUE);

@@ -23,8 +23,8 @@ use watch::Watch;
 mod pace;
 mod watch;
 
-/// The minimum interval between two checks of lost frames and of the interface. Each check makes a
-/// few system calls.
+/// The minimum interval between two checks of lost frames and of the interface. Each of these
+/// checks makes a few system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The interval at which a queue with at most `POSTED_FEW` posted pages checks for free pages.
@@ -36,7 +36,7 @@ const POSTED_FEW: usize = 16;
 #[derive(Debug)]
 enum Stage {
     New,
-    /// The queue has a socket. The XDP program sends frames to the socket from the first poll on.
+    /// The queue has a socket, to which the XDP program sends frames from the first poll on.
     Ready(OpenSocket),
     Open(OpenSocket),
     /// The XDP program sends no more frames to the queue, and the queue hands over the remaining
@@ -77,12 +77,13 @@ pub(super) struct Queue {
     number: u32,
     /// The queue's key in the BPF maps of the XDP program.
     key: u32,
-    /// States which packets get the same hash from the device. `None` if the device has no hashes.
+    /// The kind of packets that get the same hash from the device. `None` if the device has no
+    /// hashes.
     hash: Option<Affinity>,
     stage: Stage,
     events: Epoll,
     watch: Watch,
-    /// The queue's view of its port's place in the bond. `None` without a bond.
+    /// The queue's view of its port's place in the bond. `None` if the interface is not a bond.
     view: Option<View>,
     /// `receives` is false while the bond does not use the queue's port.
     receives: bool,
@@ -454,8 +455,8 @@ impl RxQueue for Queue {
 }
 
 impl Queue {
-    /// Ends busy polling that does not reach the driver. If such polling went on, only the kernel's
-    /// timer would run the driver, because the driver's interrupts are deferred.
+    /// Ends busy polling if it does not reach the driver. If such polling went on, only the
+    /// kernel's timer would run the driver, because the driver's interrupts are deferred.
     fn look_for_napi(&mut self) {
         let Stage::Open(ready) = &self.stage else { return };
         if self.is_polled || self.counted == self.unpolled || self.busy_polling.is_none() {

@@ -30,8 +30,8 @@ use crate::options::{SpecError, setters};
 #[cfg(test)]
 mod tests;
 
-/// The bytes that a socket may have in flight. Each short frame in a full ring counts as about 1
-/// KiB.
+/// The bytes that a socket may have in flight. The kernel counts each short frame in a full ring as
+/// about 1 KiB.
 const SEND_BUFFER: i32 = 4 << 20;
 
 /// The maximum number of descriptors for one frame. The kernel's limit, `MAX_SKB_FRAGS`, is 17.
@@ -159,13 +159,14 @@ struct SendQueue {
     region: Arc<Region>,
     free: Vec<Page>,
     enough: usize,
-    /// Pages that a device cannot read, because each page lies in two separate pieces of physical
-    /// memory.
+    /// Pages that a device cannot read, because each of these pages lies in two separate pieces of
+    /// physical memory.
     unfit: Vec<Page>,
     /// The number of descriptors at the front of the ring that the kernel has taken, although the
     /// ring's index does not show it.
     unsaid: u32,
-    /// True if the interface was down at the last send: the ring fills with void descriptors.
+    /// True if the interface was down at the last send. While the interface is down, the ring fills
+    /// with void descriptors.
     down: bool,
     voided: Vec<u64>,
 }
@@ -190,7 +191,7 @@ impl SendQueue {
         // If another CPU holds the lock, that CPU returns this sender's pages to this sender.
         if let Ok(mut ring) = shared.completion_ring.try_lock() {
             let ring = &mut *ring;
-            // Ignore an address in the completion ring that belongs to no sender.
+            // An address in the completion ring that belongs to no sender is ignored.
             let mut tell = |address| {
                 let _ = ring.reaper.tell(address, *nth, |page| free.push(page));
             };
@@ -327,8 +328,8 @@ impl SendQueue {
     }
 
     /// Makes the kernel take the descriptors. In copy mode, descriptors that the kernel does not
-    /// take at once become void: later packets of the same flow that another CPU sends could
-    /// overtake the packets of these descriptors.
+    /// take at once become void. Otherwise, later packets of the same flow that another CPU sends
+    /// could overtake the packets of these descriptors.
     fn kick(&mut self, sent: &mut Sent) -> io::Result<()> {
         if self.bound.how.zero_copy {
             return if self.bound.sender.needs_wakeup() { self.bound.sender.kick().or_else(later) } else { Ok(()) };
@@ -399,7 +400,8 @@ impl SendQueue {
     }
 }
 
-/// Ignores the errors of a busy driver, which checks the ring again on its own.
+/// Ignores errors that mean that the driver is busy, because a busy driver checks the ring again on
+/// its own.
 fn later(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS | libc::ENETDOWN) => Ok(()),

@@ -47,11 +47,11 @@ const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL_BUDGET: c_int = 70;
 const MEMBARRIER_CMD_GLOBAL: c_int = 1;
 
-/// The length of unneeded rings. The kernel requires a completion ring even for sockets that only
-/// receive, and a fill ring even for sockets that only send.
+/// The number of entries of a ring that a socket does not need. The kernel requires a completion
+/// ring even for sockets that only receive, and a fill ring even for sockets that only send.
 pub(super) const FEWEST: u32 = 2;
 
-/// `struct xdp_statistics`.
+/// The kernel's `struct xdp_statistics`, with counts of lost frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Statistics {
@@ -65,7 +65,7 @@ pub(super) struct Statistics {
     tx_ring_empty: u64,
 }
 
-/// `struct xdp_umem_reg`.
+/// The kernel's `struct xdp_umem_reg`, which describes the memory of a socket.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct UmemRegistration {
@@ -77,7 +77,7 @@ struct UmemRegistration {
     tx_metadata_bytes: u32,
 }
 
-/// `struct sockaddr_xdp`.
+/// The kernel's `struct sockaddr_xdp`, the address to which a socket is bound.
 #[repr(C)]
 struct SocketAddress {
     family: u16,
@@ -87,7 +87,7 @@ struct SocketAddress {
     shared: u32,
 }
 
-/// `struct xdp_mmap_offsets`.
+/// The kernel's `struct xdp_mmap_offsets`, which says where the rings are in a mapping.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct MmapOffsets {
@@ -160,7 +160,8 @@ impl Socket {
             flags: XDP_UMEM_UNALIGNED_CHUNK_FLAG,
             tx_metadata_bytes: 0,
         };
-        // After this registration, the kernel keeps the memory alive, and writes to posted pages.
+        // After the memory was registered (XDP_UMEM_REG), the kernel keeps the memory alive, and
+        // writes to posted pages.
         set(&self.0, SOL_XDP, XDP_UMEM_REG, &registration)
     }
 
@@ -226,7 +227,8 @@ impl OpenSocket {
     }
 
     /// Puts a page into the fill ring. The kernel sees the page only after [`show`](Self::show).
-    /// `Err` returns a page of another memory region, or any page if the ring has no room.
+    /// The result is `Err` with the page if the page belongs to another memory region, or if the
+    /// ring has no room.
     #[inline]
     pub(super) fn post(&mut self, page: Page) -> Result<(), Page> {
         if self.fill.room() == 0 {
@@ -257,8 +259,8 @@ impl OpenSocket {
         self.rx.filled()
     }
 
-    /// Takes the next filled page. `Err`: the descriptor's address was not posted, so the caller
-    /// skips the descriptor.
+    /// Takes the next filled page. The result is `Err` if the descriptor's address was not posted,
+    /// so that the caller skips the descriptor.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<FilledChunk, BadAddress>> {
         let Descriptor { address, len, options } = self.rx.pop()?;
@@ -336,7 +338,7 @@ pub(super) fn drop_capabilities() -> io::Result<()> {
 }
 
 /// Waits until every CPU has finished the network processing that was in progress at the call.
-/// Returns false if the kernel does not support this wait.
+/// Returns false if the kernel does not support such a wait.
 pub(super) fn wait_for_receivers() -> bool {
     // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.

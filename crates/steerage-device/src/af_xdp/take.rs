@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// The maximum number of tests in an expression. A test has at most 20 instructions, and a jump
-/// reaches across only 32,767 instructions.
+/// The maximum number of tests in an expression. A test has at most 20 BPF instructions, and a BPF
+/// jump reaches across only 32,767 instructions.
 pub const TESTS_MAX: usize = 256;
 
 const SHOWN_CHARS_MAX: usize = 40;
@@ -45,7 +45,7 @@ pub(super) enum Kind {
     NeighbourDiscovery,
 }
 
-/// The values are indices of arrays that contain a source and a destination.
+/// Source or destination. The values are indices of arrays that contain a source and a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Source,
@@ -75,7 +75,7 @@ impl Prefix {
         self.address.is_ipv6()
     }
 
-    /// The address as 32-bit words, in the byte order in which this machine loads them.
+    /// Returns the address as 32-bit words, in the byte order in which this machine loads them.
     fn whole(self) -> impl Iterator<Item = u32> {
         let octets = match self.address {
             IpAddr::V4(address) => address.octets().to_vec(),
@@ -87,7 +87,7 @@ impl Prefix {
         })
     }
 
-    /// A value and a mask for each 32-bit word of an address that belongs to the prefix.
+    /// Returns a value and a mask for each 32-bit word of an address that belongs to the prefix.
     pub(super) fn words(self) -> impl Iterator<Item = (u32, u32)> {
         self.whole().enumerate().map(move |(word, whole)| {
             let bits = u32::from(self.bits).saturating_sub(32 * word as u32).min(32);

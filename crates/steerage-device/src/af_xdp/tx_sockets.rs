@@ -2,8 +2,8 @@
 //! waits for another CPU.
 //!
 //! The kernel has one completion ring and one memory region for each queue. All sockets of a queue,
-//! including the socket that receives, share this ring and this region. The CPU that reads the
-//! completion ring returns the pages of the other CPUs to those CPUs.
+//! including the socket that receives, share the completion ring and the memory region. The CPU
+//! that reads the completion ring returns the pages of the other CPUs to those CPUs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +24,7 @@ use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Se
 /// The minimum interval between two reads of the interface's state, which each take a system call.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The way to bind a socket if frames are longer than one descriptor allows.
+/// The way in which a socket is bound if frames are longer than one descriptor allows.
 const PARTS: How = How { zero_copy: false, several: true };
 
 #[derive(Debug)]
@@ -42,8 +42,8 @@ pub(super) struct TxSockets {
 
 #[derive(Debug)]
 struct State {
-    /// The sockets are created in advance: later the process may lack the permission, or be in
-    /// another namespace.
+    /// The sockets are created in advance, because later the process may lack the permission, or be
+    /// in another network namespace.
     sockets: Vec<Socket>,
     senders: usize,
     bound: Option<(Arc<Region>, Vec<Option<TxSocket>>)>,

@@ -5,7 +5,8 @@ const FIRST: Duration = Duration::from_millis(1);
 const LAST: Duration = Duration::from_millis(512);
 
 /// Waits before another attempt, while the kernel cleans up after a process that has just ended, or
-/// another process changes a dispatcher. Each of the ten waits is twice as long as the one before.
+/// another process changes a dispatcher. Each of the ten waits is twice as long as the previous
+/// wait.
 #[derive(Debug)]
 pub(super) struct Waits(Duration);
 

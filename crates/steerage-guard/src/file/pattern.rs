@@ -62,7 +62,8 @@ impl FilePattern {
         Self::is_filled(&self.0, name).is_some()
     }
 
-    /// For each digit of a time that the pattern describes, the name may have any digit.
+    /// Matches a name with a pattern. For each digit of a time in the pattern, the name may have
+    /// any digit.
     fn is_filled(pattern: &str, name: &str) -> Option<()> {
         let Some((literal, rest)) = pattern.split_once('%') else { return (pattern == name).then_some(()) };
         let name = name.strip_prefix(literal)?;
@@ -87,7 +88,7 @@ impl FilePattern {
     }
 
     fn fill(text: &str, time: SystemTime) -> Result<String, ParsePatternError> {
-        // Such as 2026-11-21T04:15:35.284060000Z
+        // A date has the form 2026-11-21T04:15:35.284060000Z
         let date = humantime::format_rfc3339_nanos(time).to_string();
         let (mut name, mut rest) = (String::new(), text);
         while let Some(at) = rest.find('%') {

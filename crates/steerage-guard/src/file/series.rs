@@ -13,7 +13,8 @@ use rustix::process::geteuid;
 use super::{DIRECTORY_MODE, FilePattern, Readers, parent_of, probe};
 use crate::path::{Directory, PathError};
 
-/// The files with one time in their names: at 1 MiB or more each, over 97 GiB in a second.
+/// The maximum number of files with the same time in their names. If each of these files has at
+/// least 1 MiB, they contain more than 97 GiB of one second.
 const SAME_NAME_MAX: u32 = 100_000;
 
 /// Returns the start of the period that contains the time `nanos`. Each period has `period`
@@ -39,13 +40,13 @@ pub fn start_of_period(nanos: u64, period: u64) -> u64 {
 pub struct FileSeries {
     name: FilePattern,
     keep: Option<NonZero<usize>>,
-    /// The existing files, oldest first. Empty if the series never removes files.
+    /// The existing files of the series, oldest first. Empty if the series never removes files.
     files: VecDeque<Written>,
     /// The name of the last created file without its number, and this number.
     last: (PathBuf, u32),
 }
 
-/// `id` has the file's device and inode number, to detect that its path names another file.
+/// `id` has the file's device and inode number, to detect that the path now names another file.
 #[derive(Debug)]
 struct Written {
     path: PathBuf,
@@ -53,10 +54,10 @@ struct Written {
 }
 
 impl FileSeries {
-    /// Prepares the series, and checks that files can be created. With `keep`, the series has at
-    /// most this number of files: it removes the oldest file before it creates the next one.
-    /// Existing files of this user whose names match the pattern belong to the series, unless a
-    /// directory name in the pattern contains a time.
+    /// Prepares the series, and checks that files can be created. If `keep` is a number, the series
+    /// has at most this number of files: it removes the oldest file before it creates the next
+    /// file. Existing files of this user whose names match the pattern belong to the series, unless
+    /// a directory name in the pattern contains a time.
     ///
     /// # Errors
     /// Returns an error if files cannot be created.
@@ -146,7 +147,7 @@ fn earlier_files(path: &Path) -> Result<VecDeque<Written>, PathError> {
     Ok(files.into_iter().map(|(_, file)| file).collect())
 }
 
-/// Inserts a number before the extension. The first file with a name gets no number.
+/// Inserts a number before the extension of a file name. The first file with a name gets no number.
 fn numbered(name: &str, number: u32) -> String {
     match name.rsplit_once('.') {
         _ if number == 1 => name.to_owned(),

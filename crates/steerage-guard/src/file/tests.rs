@@ -12,7 +12,7 @@ use super::*;
 
 const SOMEBODY: u32 = 65534;
 
-/// A directory with given permissions, and a file outside of it that must not change.
+/// A directory with given permissions, and a file outside of the directory that must not change.
 struct Ground {
     root: PathBuf,
 }
@@ -64,7 +64,8 @@ fn a_planted_link_is_replaced_and_what_it_leads_to_is_untouched() {
     if !is_root() {
         return;
     }
-    // Directories of all users, of the attacker, and of root with write permission for all.
+    // Tests three directories: a sticky directory, one of the attacker, and one of root with write
+    // permission for all users.
     for (nth, (mode, owner)) in [(0o1777, 0), (0o755, SOMEBODY), (0o777, 0)].into_iter().enumerate() {
         type Make = fn(&Path) -> io::Result<()>;
         let makes: [Make; 3] = [

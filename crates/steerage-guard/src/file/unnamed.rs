@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use super::random_name;
 use crate::path::{Directory, PathError};
 
-/// Only this user may open the file again, and only through a descriptor (`/proc/PID/fd`).
+/// The mode of an unnamed file: only this user may open the file again, and only through a
+/// descriptor (`/proc/PID/fd`).
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 
 const HOW: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);

@@ -13,9 +13,10 @@ const FUSE: u64 = 0x6573_5546;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Ours,
-    /// Others can add entries, but cannot rename or remove those of root and the effective user.
+    /// Other users can add entries to the directory, but cannot rename or remove entries of root
+    /// and the effective user.
     Sticky(Who),
-    /// Other users can change the entries.
+    /// Other users can change the entries of the directory.
     Others(Who),
 }
 
@@ -46,7 +47,8 @@ impl Access {
 
 /// Returns the user who mounted the FUSE file system of this directory, unless root or the
 /// effective user did. With FUSE, any user can mount a file system that reports any owner and mode
-/// of a file, and any target of a link (for all users, if `/etc/fuse.conf` permits this).
+/// of a file, and any target of a link. If `/etc/fuse.conf` permits this, all users see that file
+/// system.
 pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
     let Ok(system) = fstatfs(directory) else { return Some(Who::Everybody) };
     // The type of `f_type` depends on the CPU architecture.

@@ -10,8 +10,8 @@ use rustix::process::geteuid;
 /// larger, no group counts as private.
 const ACCOUNTS_BYTES_MAX: u64 = 8 << 20;
 
-/// Returns true if the effective user is the only member of the group `gid`, which may write to the
-/// directory. Returns false if the directory has an access list (ACL).
+/// Returns true if the effective user is the only member of the group `gid`. The group may write to
+/// the directory. Returns false if the directory has an access list (ACL).
 pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     static PRIVATE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let uid = geteuid().as_raw();
@@ -22,7 +22,8 @@ pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     if *private != Some((uid, gid)) {
         return false;
     }
-    // With an access list (ACL), the group bits are the maximum for all its users and groups.
+    // If a directory has an access list (ACL), the group bits of its mode are the maximum for all
+    // users and groups in the list.
     let through = format!("/proc/self/fd/{}", directory.as_raw_fd());
     let list = rustix::fs::getxattr(through, "system.posix_acl_access", &mut [0_u8; 0][..]);
     matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP))

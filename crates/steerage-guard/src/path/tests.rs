@@ -13,7 +13,7 @@ struct Ground(PathBuf);
 
 impl Ground {
     fn new() -> Self {
-        // `Relaxed` is enough, because each test only needs a different number.
+        // `Relaxed` is sufficient, because each test only needs a different number.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("steerage-path-{}-{number}", std::process::id()));
@@ -102,7 +102,7 @@ fn directories_and_links_of_ours_are_walked() {
     assert_eq!(ground.holding("f"), ok("f"));
     assert_eq!(ground.holding("a/./b//../f"), ok("a/f"));
     assert_eq!(ground.holding("chain/f"), ok("a/b/f"));
-    // The file is created at the target of the link, even if it does not exist.
+    // A new file is created at the target of a link, even if the target does not exist.
     ground.link("file", me(), "chain/g");
     assert_eq!(ground.holding("file"), ok("a/b/g"));
     assert_eq!(ground.holding("missing/f"), refused("No such file or directory (os error 2)"));
@@ -160,7 +160,7 @@ fn a_directory_that_a_group_or_everybody_may_write_to_leads_at_most_to_plain_dir
         assert_eq!(ground.holding(&format!("{name}/theirs/f")), error);
         assert_eq!(ground.holding(&format!("{name}/to-in/f")), error);
         assert_eq!(ground.opened(Directory::open(&ground.at(name))).map(|()| String::new()), error);
-        // A last name that is a link in an untrusted directory is not followed, but replaced.
+        // A link at the end of a path is not followed in an untrusted directory, but replaced.
         assert_eq!(ground.holding(&format!("{name}/to-in")), ok(&format!("{name}/to-in")));
     }
 }

@@ -32,15 +32,17 @@ impl Missing {
 
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The directories that were opened so far. The last one is the current directory. `..` leads
-    /// to the previous one, even if another user has moved the current directory meanwhile.
+    /// The directories that were opened so far. The last of them is the current directory. `..`
+    /// leads to the directory before it, even if another user has moved the current directory
+    /// meanwhile.
     at: Vec<Directory>,
     left: Vec<OsString>,
     links: usize,
     /// Who can change the working directory at which the path begins. `None` if the working
     /// directory is trusted, or if the path is absolute.
     chosen: Option<Who>,
-    /// Another program will resolve the path again, so no group may replace a directory.
+    /// True if another program will resolve the path again, so that no group may be able to replace
+    /// a directory.
     strict: bool,
 }
 
@@ -122,7 +124,7 @@ impl Walk {
         let access = here.access()?;
         let of_others = here.of_others || access.is_of_user();
         let changeable = |by| PathError::Changeable { directory: here.path.clone(), by };
-        // In an untrusted working directory, only links are refused (below).
+        // In an untrusted working directory, only links are refused.
         let others = if let (Access::Others(by), None) = (access, self.chosen) { Some(by) } else { None };
         let next = match (rustix::fs::openat(here, name, PATH_ONLY, Mode::empty()), mode, others) {
             (Err(Errno::NOENT), Some(mode), _) => {
@@ -156,7 +158,8 @@ impl Walk {
         let path = here.path.join(name);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                // If another user can change the new directory, the next name causes an error.
+                // If another user can change the new directory, the next name on the path causes an
+                // error.
                 self.at.push(Directory { fd: next, path, of_others });
                 Ok(())
             }

@@ -12,7 +12,8 @@ use syscalls::Sysno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Group {
-    /// Compute, wait, and read and write open files. Every filter allows this group.
+    /// Compute, wait, and read and write open files. Every seccomp filter of this crate allows this
+    /// group.
     Run,
     /// Receive packets from the sockets of devices, and stop receiving.
     Receive,
@@ -26,15 +27,17 @@ pub enum Group {
     Threads,
     /// Open, create, rename and remove files. Landlock restricts the group to certain files.
     Files,
-    /// Use the maps of loaded XDP programs, check the programs, and replace that of a BPF link.
+    /// Use the maps of loaded XDP programs, check the programs, and replace the program of a BPF
+    /// link.
     XdpMaps,
     /// Bind open sockets to addresses, which a seccomp filter cannot read.
     BindSockets,
     /// Attach loaded flow dissectors to network namespaces, and detach them.
     FlowDissectors,
-    /// Read and change settings of network cards that netlink lacks, such as rules for queues.
+    /// Read and change settings of network cards that netlink does not offer, such as rules for
+    /// receive queues.
     CardRules,
-    /// Accept clients.
+    /// Accept connections of clients.
     Clients,
     /// Query links, routes and neighbours from the kernel.
     Netlink,
@@ -113,10 +116,10 @@ const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
-/// The allowed `fcntl` commands, for the flags of a descriptor and the size of a pipe, do not
-/// duplicate a descriptor. They do not make the kernel send a signal, as F_SETOWN, F_SETSIG,
-/// F_SETLEASE and F_NOTIFY can. Threads that open files may also use F_SETSIG and F_SETLEASE with
-/// certain arguments: see `LEASES`.
+/// The allowed `fcntl` commands, for the flags of a descriptor and the size of a pipe. None of them
+/// duplicates a descriptor, or makes the kernel send a signal, as F_SETOWN, F_SETSIG, F_SETLEASE
+/// and F_NOTIFY can. Threads that open files may also use F_SETSIG and F_SETLEASE with certain
+/// arguments: see `LEASES`.
 const FLAGS: Only = Only::OneOf(
     1,
     &[
@@ -140,7 +143,8 @@ const LEASES: Only = Only::Pairs(&[
 const F_SETSIG: u64 = 10;
 const DUPLICATE: Only = Only::OneOf(1, &[flag(libc::F_DUPFD), flag(libc::F_DUPFD_CLOEXEC)]);
 
-/// Options that devices read while they receive packets: counts of dropped packets, and errors.
+/// Socket options that devices read while they receive packets: counts of dropped packets, and
+/// errors.
 const OPTIONS_READ: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ERROR)),
     (flag(libc::SOL_SOCKET), SO_MEMINFO),
@@ -149,7 +153,8 @@ const OPTIONS_READ: Only = Only::Pairs(&[
     (SOL_XDP, XDP_STATISTICS),
     (SOL_XDP, XDP_OPTIONS),
 ]);
-/// Options that devices set to stop receiving. Each of them can only make a socket receive less.
+/// Socket options that devices set to stop receiving. Each of them can only make a socket receive
+/// less.
 const OPTIONS_SET: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ATTACH_FILTER)),
     (flag(libc::SOL_PACKET), PACKET_DROP_MEMBERSHIP),
@@ -277,8 +282,8 @@ const OPEN_SOCKETS: &[Call] = &[
 
 const THREADS: &[Call] = &[
     only(Sysno::clone, THREAD),
-    // A seccomp filter cannot read the flags of `clone3`. A second filter makes `clone3` fail, and
-    // the C library then uses `clone`.
+    // A seccomp filter cannot read the flags of `clone3`. Therefore a second filter makes `clone3`
+    // fail, and the C library uses `clone` instead.
     any(Sysno::clone3),
     only(Sysno::prctl, Only::OneOf(0, &[flag(libc::PR_SET_NO_NEW_PRIVS)])),
     any(Sysno::pipe2),
@@ -388,7 +393,7 @@ impl Group {
         Self::Terminal,
     ];
 
-    /// Returns the name, the system calls, and further calls that only x86-64 has.
+    /// Returns the group's name, its system calls, and further system calls that only x86-64 has.
     fn row(self) -> (&'static str, &'static [Call], &'static [Call]) {
         match self {
             Self::Run => ("run", RUN, RUN_OLD),
@@ -437,7 +442,7 @@ pub(crate) enum Argument {
     Third = 2,
 }
 
-/// Returns which argument of the system call `number` is a path.
+/// Returns which argument of the system call `number` is a path, if any.
 pub(crate) fn path_of(number: usize) -> Option<Argument> {
     match call_name(number) {
         "open" | "execve" | "stat" | "lstat" | "access" | "readlink" | "unlink" | "mkdir" | "rmdir" | "rename"
@@ -475,7 +480,7 @@ pub(crate) fn begins_backtrace(number: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// The list is from guides on privileges and signal safety.
+    /// The list of forbidden system calls is from guides on privileges and signal safety.
     #[test]
     fn no_group_has_what_takes_a_machine_over() {
         let never = [

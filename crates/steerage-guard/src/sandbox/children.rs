@@ -1,16 +1,19 @@
 use std::fs;
 
-/// A filter has a few instructions for each child, and at most 4096 in total (`BPF_MAXINSNS`).
+/// The maximum number of child processes in a seccomp filter, which has a few instructions for each
+/// child, and at most 4096 in total (`BPF_MAXINSNS`).
 pub(super) const CHILDREN_MAX: usize = 400;
 
-/// `running` lists the children this often, until two successive lists are equal.
+/// The maximum number of times that `running` lists the child processes, until two successive lists
+/// are equal.
 const TRIES: usize = 8;
 
 /// Returns the process IDs of this process's children. Returns `None` if there are more than
 /// [`CHILDREN_MAX`], or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
 pub(super) fn running() -> Option<Vec<i32>> {
-    // When a thread ends, the kernel moves its children to another thread of the process, whose
-    // list may have been read already. Therefore the children are listed until two lists are equal.
+    // When a thread ends, the kernel moves its child processes to another thread of the process,
+    // whose list may have been read already. Therefore the child processes are listed until two
+    // lists are equal.
     let mut before = list()?;
     for _ in 0..TRIES {
         let now = list()?;

@@ -24,7 +24,8 @@ pub(crate) enum Object {
 pub(crate) enum How {
     /// The process may read the file or, for a directory, all files below it.
     Read,
-    /// The process may write the file or, for a directory, create, rename and remove files below.
+    /// The process may write the file or, for a directory, create, rename and remove files below
+    /// it.
     Write,
     Device,
     RemoveFile,
@@ -48,7 +49,8 @@ impl How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enforced {
     All,
-    /// Only some of the rules. The field is the version of Landlock that the kernel supports.
+    /// The kernel enforces only some of the rules. The field is the version of Landlock that the
+    /// kernel supports.
     Part(i32),
     Nothing,
     /// The kernel refused Landlock with this error number, for example because the seccomp filter
@@ -62,7 +64,8 @@ pub(crate) struct Reach {
     pub(crate) signals: bool,
 }
 
-/// Restricts this thread and its later threads. A rule whose path does not exist is skipped.
+/// Restricts the files of this thread, and of threads that it starts later. A rule whose path does
+/// not exist is skipped.
 pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced, SandboxError> {
     if let Some(error) = sys::landlock_refusal() {
         return Ok(Enforced::Refused(error.raw_os_error().unwrap_or_default()));

@@ -15,10 +15,10 @@ pub(crate) fn arch() -> Option<TargetArch> {
     TargetArch::try_from(std::env::consts::ARCH).ok()
 }
 
-/// Compiles a seccomp program that allows the system calls of `groups`. With `signalled`, `kill`
-/// may signal only the process groups of these leaders. The thread cannot send through the packet
-/// sockets in `sockets`, and can send messages only through UDP sockets. Any other system call ends
-/// the process with SIGSYS.
+/// Compiles a seccomp program that allows the system calls of `groups`. If `signalled` is given,
+/// `kill` may signal only the process groups of these leaders. The thread cannot send through the
+/// packet sockets in `sockets`, and can send messages only through UDP sockets. Any other system
+/// call ends the process with SIGSYS.
 pub(crate) fn allow(
     groups: &[Group],
     sockets: &Sockets,
@@ -48,7 +48,7 @@ pub(crate) fn allow(
         for mut conditions in alternatives {
             conditions.extend(barred.iter().cloned());
             let rule = SeccompRule::new(conditions).map_err(SandboxError::filter)?;
-            // An entry without a rule would allow the system call with any arguments.
+            // In `rules`, an entry without a rule would allow the system call with any arguments.
             rules.entry(number).or_default().push(rule);
         }
     }
@@ -59,7 +59,8 @@ pub(crate) fn allow(
     compile(rules, SeccompAction::Trap, SeccompAction::Allow, arch)
 }
 
-/// Compiles a program that makes system calls return ENOSYS. The C library then uses others.
+/// Compiles a seccomp program that makes some system calls return ENOSYS. The C library then uses
+/// other system calls.
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
@@ -74,7 +75,7 @@ pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgra
         is(*socket, SeccompCmpOp::Eq).and_then(|it| SeccompRule::new(vec![it]).map_err(SandboxError::filter))
     };
     let rules: Vec<SeccompRule> = named.map(rule).collect::<Result<_, _>>()?;
-    // An entry without rules would make `close` ineffective for all descriptors.
+    // A `close` entry without rules would make `close` ineffective for all descriptors.
     let rules = if rules.is_empty() { BTreeMap::new() } else { BTreeMap::from([(Sysno::close.id().into(), rules)]) };
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(0), arch)
 }
@@ -150,7 +151,7 @@ mod tests {
     use super::super::sockets::SOCKETS_MAX;
     use super::*;
 
-    /// Sockets with descriptors from 100 (listening), 1,000 (packet) and 2,000 (UDP).
+    /// Makes sockets with descriptors from 100 (listening), 1,000 (packet) and 2,000 (UDP).
     fn sockets(count: usize) -> Sockets {
         let from = |first: RawFd| (first..).take(count).collect::<Vec<_>>();
         let listening = from(100);

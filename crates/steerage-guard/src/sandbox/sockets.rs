@@ -1,9 +1,9 @@
 //! Finds the sockets of this process through which a thread could send.
 //!
 //! A packet socket that listens can also send, and the kernel has no option that prevents this.
-//! `write` sends through the interface to which the socket is bound, and a system call with an
-//! address, such as `sendto`, through any interface. A seccomp filter forbids both to a thread that
-//! listens, by the descriptor number in the system call's arguments.
+//! `write` sends through the interface to which the socket is bound. A system call with an address,
+//! such as `sendto`, can send through any interface. A seccomp filter forbids both ways of sending
+//! to a thread that listens, by the descriptor number in the system call's arguments.
 //!
 //! Through a Unix socket, such as a client's socket, a thread could send a file descriptor to
 //! another process (`SCM_RIGHTS`), or to its own process, where the descriptor gets another number.
@@ -33,10 +33,11 @@ pub(super) const SOCKETS_MAX: usize = 128;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Sockets {
-    /// Packet sockets that receive packets of all protocols.
+    /// The packet sockets that receive packets of all protocols.
     pub(crate) listening: Vec<RawFd>,
     pub(crate) packet: Vec<RawFd>,
-    /// With `None`, a thread may send messages through any socket except packet sockets.
+    /// The UDP sockets. If `None`, a thread may send messages through any socket except packet
+    /// sockets.
     pub(crate) udp: Option<Vec<RawFd>>,
     pub(super) too_many: bool,
 }

@@ -21,8 +21,8 @@ const PATH_BYTES: usize = 128;
 /// The exit code if SIGSYS does not end the process: 128 plus the signal, as in a shell.
 const ENDED: c_int = 128 + libc::SIGSYS;
 
-/// The C library reads these files in any thread that allocates or frees memory, but works without
-/// them. Opening them fails with "permission denied" instead of ending the process.
+/// The C library may read these files in any thread that allocates or frees memory, but works
+/// without them. Opening them fails with "permission denied" instead of ending the process.
 const ASKED_BY_LIBC: [&[u8]; 3] = [b"/proc/sys/vm/overcommit_memory", b"/sys/devices/system/cpu/online", b"/proc/stat"];
 
 #[repr(C)]
@@ -54,12 +54,13 @@ pub(crate) fn name_violations() -> io::Result<()> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Bound to this protocol number.
+    /// A packet socket that is bound to this protocol number.
     Packet(u16),
     Udp,
 }
 
-/// Returns `None` if the descriptor is neither a packet socket nor a UDP socket.
+/// Returns the kind of a socket, or `None` if the descriptor is neither a packet socket nor a UDP
+/// socket.
 pub(crate) fn socket_kind(descriptor: RawFd) -> Option<Kind> {
     // SAFETY: all zeros is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -182,7 +183,8 @@ fn block(context: &mut ucontext_t) -> bool {
 }
 
 /// SIGSYS is blocked while its handler runs, so a forbidden system call in the handler ends the
-/// process with SIGSYS. No filter allows `kexec_load`, which has no effect with these arguments.
+/// process with SIGSYS. No seccomp filter allows `kexec_load`, which has no effect with null
+/// arguments.
 fn end() -> ! {
     // SAFETY: without segments to load, the system call reads no memory.
     unsafe { libc::syscall(libc::SYS_kexec_load, 0, 0, 0, 0) };
@@ -241,7 +243,7 @@ fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn set_result(_: &mut ucontext_t, _: c_int) {}
 
-/// Built without allocating memory.
+/// A line of text that is built without allocating memory.
 struct Line {
     bytes: [u8; LINE_BYTES],
     len: usize,

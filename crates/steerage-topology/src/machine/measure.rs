@@ -12,9 +12,9 @@ impl Topology {
     /// For each pair, two pinned threads spin for at most
     /// [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX), not counting the time in which they wait for
     /// their CPUs. If there are more than [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs, only some
-    /// CPUs of each cache are measured. The results of these CPUs count for the other CPUs of their
-    /// cache. If a pair cannot be measured because a CPU is busy or must not be used, its previous
-    /// result stays in use.
+    /// CPUs of each cache are measured. The results of the measured CPUs count for the other CPUs
+    /// of their cache. If a pair cannot be measured because a CPU is busy or must not be used, its
+    /// previous result stays in use.
     ///
     /// On virtual machines, repeat the measurement from time to time, because the hypervisor moves
     /// virtual CPUs: two CPUs that were 60 ns apart may be 200 ns apart a second later.
@@ -33,7 +33,7 @@ impl Topology {
         self.latencies.insert((one.min(other), one.max(other)), latency);
     }
 
-    /// Selects as many candidates from each shared cache as fit into [`PAIRS_MAX`].
+    /// Selects as many candidates from each shared cache as the limit [`PAIRS_MAX`] allows.
     pub(super) fn sample(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let mut by_cache: BTreeMap<Option<CpuId>, Vec<CpuId>> = BTreeMap::new();
         for cpu in candidates.iter().filter(|cpu| *cpu != owner) {
@@ -51,9 +51,9 @@ impl Topology {
 pub struct Nearness {
     /// For each receiving CPU, the other CPUs in the order in which they should join.
     pub orders: Vec<Vec<u16>>,
-    /// The measured time that a cache line takes from a receiving CPU to another CPU. Unmeasured
-    /// pairs of CPUs are missing. Pairs of hardware threads of one core are missing too, because
-    /// sharing the core's time matters more than the distance.
+    /// The measured time that a cache line takes from a receiving CPU to another CPU. Pairs of CPUs
+    /// that were not measured are missing. Pairs of hardware threads of one core are also missing,
+    /// because sharing the core's time matters more than the distance.
     pub apart: BTreeMap<(u16, u16), Duration>,
 }
 

@@ -6,18 +6,19 @@
 //! share no cache (docs/performance.md). The CPUs join in this order:
 //!
 //! 1. CPUs that share the last-level cache of the receiving CPU. Unused cores come before the
-//!    second hardware threads of used cores, which slow down the first threads because they share
-//!    execution units. The second thread of the receiving CPU's core comes last, because a slower
-//!    receiving CPU slows down all other CPUs.
+//!    second hardware threads of used cores. A second thread slows down the first thread, because
+//!    both share execution units. The second thread of the receiving CPU's core comes last, because
+//!    a slower receiving CPU slows down all other CPUs.
 //! 2. CPUs of the same NUMA node that have another last-level cache.
-//! 3. CPUs of other NUMA nodes, the nearest node first, because the packets' memory is far away.
+//! 3. CPUs of other NUMA nodes, the nearest node first. For these CPUs, the packets' memory is far
+//!    away.
 //!
 //! Slower cores of a hybrid machine join after the faster cores, but before second hardware
 //! threads.
 //!
 //! This joining order suits handlers that do little work per packet. If a packet needs much work,
 //! an unused core with another cache helps more than the second hardware thread of a near core. For
-//! such handlers, users should choose the CPUs themselves.
+//! handlers that do much work per packet, users should choose the CPUs themselves.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -43,9 +44,9 @@ enum Distance {
 impl Topology {
     /// Returns `candidates` without `owner`, in the order in which they should join the receiving
     /// CPU `owner`: near CPUs first, and unused cores before second hardware threads. Measured
-    /// distances take precedence over the distances that the kernel reports. Isolated CPUs are
-    /// treated like other CPUs, because the user's mask names them. Offline CPUs come last, because
-    /// their distance is unknown.
+    /// distances take precedence over the distances that the kernel reports. Isolated CPUs among
+    /// the candidates are treated like other CPUs, because the user's mask names them. Offline CPUs
+    /// come last, because their distance is unknown.
     pub fn joining_order(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let classes = self.classes(owner, candidates);
         // If the distance of any CPU was measured, CPUs without a measured distance come last.
@@ -92,8 +93,8 @@ impl Topology {
 
     /// Returns the class of the measured distance from the owner, 0 for the nearest. An unmeasured
     /// CPU gets the class of the farthest measured CPU with the same cache. The hardware threads of
-    /// the owner's core are in class 0: that they share execution units does not matter for the
-    /// distance.
+    /// the owner's core are in class 0. For the distance, it does not matter that these threads
+    /// share execution units.
     fn classes(&self, owner: CpuId, candidates: &CpuMask) -> BTreeMap<CpuId, usize> {
         let is_sibling = |cpu: CpuId| self.core(cpu) == self.core(owner);
         let others = || candidates.iter().filter(|cpu| *cpu != owner);

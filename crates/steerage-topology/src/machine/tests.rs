@@ -19,8 +19,8 @@ fn two_sockets_with_odd_numbers() {
     let topology = made.topology(None);
     let cores = ["1,5,7,9,11,13,15", "17,21,23,25,27,29,31", "19", "0-14:1/2", "16-30:1/2"];
     assert_eq!(order(&topology, 3, "0-31"), cpus(&cores));
-    // If the first hardware thread of a core is no candidate, the second thread takes the first
-    // one's position.
+    // If the first hardware thread of a core is no candidate, the second thread takes the position
+    // of the first thread.
     assert_eq!(order(&topology, 0, "0,2,16,18,20"), [2, 20, 18, 16]);
     let place = topology.place(CpuId(19)).unwrap();
     assert_eq!((place.node, place.package, place.capacity), (Some(1), Some(1), 1024));
@@ -166,7 +166,7 @@ fn of_many_cpus_some_of_each_cache_are_measured() {
     assert_eq!(few.into_iter().map(|cpu| cpu.0).collect::<Vec<_>>(), [1, 64, 2, 3]);
 }
 
-/// Repeats the measurement, because a CPU may be busy.
+/// This test repeats its measurement, because a CPU may be busy.
 #[test]
 fn real_cpus_are_measured() {
     let mut topology = Topology::read();
@@ -182,7 +182,7 @@ fn real_cpus_are_measured() {
     }
     assert_eq!(measured > 0, wanted > 0, "of {wanted} pairs");
     for cpu in ours.iter() {
-        // A latency at the upper limit would have ended the measurement without a result.
+        // A measurement that reaches the upper limit of the latency ends without a result.
         if let Some(latency) = topology.latency(owner, cpu) {
             assert!(latency > Duration::ZERO && latency < PAIR_TIME_MAX / 64, "{owner} {cpu}: {latency:?}");
         }
@@ -216,7 +216,7 @@ fn the_watch_tells_each_change_once() {
     assert_eq!(watch.poll(), None);
     made.remove("sys/fs/cgroup/cpuset.cpus.effective");
     assert_eq!(watch.poll(), Some(list("0-7")));
-    // First, CPUs leave the affinity, and later the affinity cannot be read.
+    // In this test, CPUs first leave the affinity, and later the affinity cannot be read.
     tell.send(Some(list("4-31"))).unwrap();
     assert_eq!(watch.poll(), Some(list("4-7")));
     tell.send(None).unwrap();

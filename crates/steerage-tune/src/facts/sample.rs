@@ -25,7 +25,8 @@ const COLUMNS: usize = 8;
 
 const TICK_NS: f64 = 1e7;
 
-/// With fewer clock ticks than this, the error of the time per packet exceeds a tenth.
+/// If interrupts took fewer clock ticks than this, the error of the time per packet exceeds a
+/// tenth.
 const TICKS_MIN: u64 = 20;
 
 /// The interface's counters of packets that arrived but were lost (the kernel's
@@ -55,11 +56,11 @@ pub struct CpuCounts {
     pub system: u64,
     /// The time in which the CPU was not idle.
     pub busy: u64,
-    /// The whole time of the CPU, busy or idle.
+    /// The total time of the CPU, busy or idle.
     pub all: u64,
 }
 
-/// A reading of the kernel's counters, or the differences between two readings.
+/// The values of the kernel's counters at one time, or the differences between two times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The time since the machine started, in hundredths of a second, or 0 if unknown.

@@ -150,7 +150,7 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     }
 }
 
-/// A mask that makes all CPUs busier without a gain is a common case.
+/// An RPS mask often makes all CPUs busier without a gain.
 #[test]
 fn an_unhelpful_mask_is_taken_off() {
     let loads = [("0", (100_000, 0, [30, 30])), ("3", (100_000, 0, [55, 55]))];
@@ -175,8 +175,8 @@ fn drops_end_a_window_at_once() {
     assert_eq!(machine.set, [(6_000, "3"), (7_500, "0")]);
 }
 
-/// A sender without a limit, through a veth: with RPS, most packets are lost, but more packets are
-/// handled than without RPS.
+/// Tests a sender without a rate limit, through a veth. With RPS, most packets are lost, but more
+/// packets are handled than without RPS.
 #[test]
 fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
     let loads = [("0", (42_000, 0, [99, 0])), ("2", (75_000, 210_000, [80, 99])), ("1", (42_000, 240_000, [99, 30]))];

@@ -1,6 +1,6 @@
 //! The places (table entries) for the ports of a bond. A place has receive queues, and keys in the
-//! maps of the XDP program. The thread in `watcher` assigns ports to places. If another port gets a
-//! place, the queues of the place notice that at their next check.
+//! maps of the XDP program. The thread in `watcher` assigns ports to places. If a place is assigned
+//! to another port, the queues of the place notice the new port at their next check.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -81,8 +81,8 @@ impl Places {
         &self.table.model
     }
 
-    /// The last opened queue prepares sockets for new ports, and starts the thread that watches the
-    /// bond.
+    /// Called when a queue is opened. The call for the last queue prepares sockets for new ports,
+    /// and starts the thread that watches the bond.
     pub(in crate::af_xdp) fn opened(&self, region: &Arc<Region>) -> Result<(), DeviceError> {
         // Relaxed, because one thread opens all queues.
         if self.unopened.fetch_sub(1, Ordering::Relaxed) != 1 {

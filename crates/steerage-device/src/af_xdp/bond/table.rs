@@ -19,11 +19,11 @@ pub(super) type Prepared = (Vec<OpenSocket>, Arc<Region>);
 pub(super) struct Table {
     pub(super) bond: u32,
     pub(super) name: String,
-    /// The bond's first port when the device was opened. New ports are set up like the first port.
+    /// The bond's first port when the device was opened. New ports are set up like this first port.
     pub(super) model: Arc<Device>,
     pub(super) places: Vec<Place>,
-    /// The sockets for ports that the bond does not have yet. Each new port uses up a set of
-    /// sockets.
+    /// The sockets for ports that the bond does not have yet. Each new port of the bond uses up a
+    /// set of sockets.
     spares: Mutex<Vec<Prepared>>,
     is_gone: AtomicBool,
 }
@@ -33,13 +33,14 @@ pub(super) struct Place {
     pub(super) first_key: u32,
     state: Mutex<State>,
     version: AtomicU32,
-    /// One eventfd for each queue, which wakes the queue's CPU after a change of the state.
+    /// One eventfd for each queue of the place, which wakes the queue's CPU after a change of the
+    /// place's state.
     wakes: Vec<EventFd>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(in crate::af_xdp) struct State {
-    /// `None` if no port uses the place.
+    /// The port that uses the place, or `None` if no port uses the place.
     pub(in crate::af_xdp) port: Option<Arc<Device>>,
     pub(in crate::af_xdp) receives: bool,
 }
@@ -90,8 +91,8 @@ impl Place {
         drop(before);
     }
 
-    /// Copies the state if it is newer than `version`. Never waits for the thread that changes the
-    /// state. `nth` is the caller's queue among the queues of the place.
+    /// Copies the state of the place if it is newer than `version`. Never waits for the thread that
+    /// changes the state. `nth` is the caller's queue among the queues of the place.
     pub(super) fn refresh(&self, nth: usize, version: &mut u32, state: &mut State) {
         // Read the eventfd before the version, so that a later change wakes the CPU again.
         let _ = self.wakes[nth].read();

@@ -1,5 +1,6 @@
 //! The thread that watches a bond and opens the queues of new ports. Packet threads may not make
-//! the necessary system calls, which also wait for the kernel's lock on all interfaces.
+//! the system calls that open a queue. These calls also wait for the kernel's lock on all
+//! interfaces.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -29,7 +30,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// The sockets belong to this thread's network namespace. The present `ports` use the first
+    /// Opens netlink sockets in this thread's network namespace. The present `ports` use the first
     /// places of the table.
     pub(super) fn open<'a>(ports: impl Iterator<Item = &'a Link>, places: usize) -> io::Result<Self> {
         let mut known: Vec<Option<Known>> = ports.map(|port| Some(Known::of(port))).collect();
@@ -167,7 +168,8 @@ impl Watcher {
         }
     }
 
-    /// Binds sockets to the queues of a new port. Also returns how many sockets were bound.
+    /// Binds sockets to the queues of a new port. Returns the port's device, and how many sockets
+    /// were bound.
     fn open_queues(&mut self, table: &Table, nth: usize, link: &Link) -> Result<(Arc<Device>, usize), DeviceError> {
         let name = link.name.clone().unwrap_or_default();
         let channels = self.ethtool.as_mut().and_then(|ethtool| ethtool.channels(&name).ok());

@@ -17,34 +17,36 @@ const VERSION: u8 = 2;
 /// `BPF_F_XDP_HAS_FRAGS`, which libxdp stores for each component.
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// The return value of a function that no component replaces. After this return value, the next
-/// component always runs.
+/// The return value of a function that no component replaces. After a function with this return
+/// value, the next component always runs.
 const NOT_REPLACED: i32 = 31;
 
 const XDP_PASS: i32 = 2;
 const ADJUST_TAIL: i32 = 65;
 
-/// The configuration has four bytes, and three numbers of four bytes for each component.
+/// The length of the dispatcher's configuration: four bytes, and three numbers of four bytes for
+/// each component.
 pub(super) const CONFIGURATION_BYTES: usize = 4 + 3 * COMPONENTS_MAX * 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     /// The component with the lowest priority number runs first.
     pub(super) priority: u32,
-    /// One bit per return value. If the bit of a component's return value is set, the next
-    /// component runs.
+    /// A set of return values, with one bit per value. If the bit of a component's return value is
+    /// set, the next component runs.
     pub(super) goes_on_after: u32,
     pub(super) several: bool,
 }
 
 impl Rule {
-    /// Packets that steerage's program leaves to the kernel go to the next component.
+    /// Returns the rule for steerage's program: packets that the program leaves to the kernel go to
+    /// the next component.
     pub(super) fn of_ours(priority: u32) -> Self {
         Self { priority, goes_on_after: 1 << XDP_PASS, several: true }
     }
 }
 
-/// `struct xdp_dispatcher_config` of libxdp.
+/// Returns the configuration of a dispatcher: libxdp's `struct xdp_dispatcher_config`.
 pub(super) fn configuration(rules: &[Rule]) -> [u8; CONFIGURATION_BYTES] {
     let mut bytes = [0; CONFIGURATION_BYTES];
     bytes[..4].copy_from_slice(&[MAGIC, VERSION, rules.len() as u8, several(rules).into()]);
@@ -58,12 +60,14 @@ pub(super) fn configuration(rules: &[Rule]) -> [u8; CONFIGURATION_BYTES] {
     bytes
 }
 
-/// The dispatcher must not support frames of several chunks if a component lacks that support.
+/// Returns true if all components support frames of several chunks. If a component lacks this
+/// support, the dispatcher must not support such frames.
 pub(super) fn several(rules: &[Rule]) -> bool {
     rules.iter().all(|rule| rule.several)
 }
 
-/// `Err` contains the version of a layout that this module does not support.
+/// Parses a configuration. `Err` contains the version of a layout that this module does not
+/// support.
 pub(super) fn rules(bytes: &[u8; CONFIGURATION_BYTES]) -> Result<Vec<Rule>, u8> {
     let [magic, version, count, ..] = *bytes;
     if (magic, version) != (MAGIC, VERSION) || usize::from(count) > COMPONENTS_MAX {

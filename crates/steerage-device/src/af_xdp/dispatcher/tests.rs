@@ -20,7 +20,7 @@ fn another_layout_is_named_by_its_version() {
     let mut bytes = configuration(&[FILTER]);
     bytes[1] = 3;
     assert_eq!(rules(&bytes), Err(3));
-    // The first version of the layout began with the number of programs.
+    // The first version of libxdp's layout began with the number of programs.
     bytes[0] = 1;
     assert_eq!(rules(&bytes), Err(1));
     let mut bytes = configuration(&[FILTER]);

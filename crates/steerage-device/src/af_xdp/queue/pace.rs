@@ -6,12 +6,13 @@ use steerage::Timestamp;
 
 use super::super::COALESCE_MIN;
 
-/// A busily polled queue with frames in its ring runs the driver at least once in this time. At 10
-/// million packets per second, a card's ring of 2,048 frames is full after 200 us.
+/// If a busily polled queue has frames in its ring, the queue runs the driver at least once in this
+/// time. At 10 million packets per second, a card's ring of 2,048 frames is full after 200 us.
 const STALL_MAX: Duration = Duration::from_micros(150);
 
-/// If one fourth of the ring fills up during a wait, the next wait is half as long. At most half of
-/// the ring is then full.
+/// If more than one fourth of the ring fills up during a wait, the next wait is half as long, and
+/// otherwise twice as long. At a constant rate of frames, a wait therefore fills at most half of
+/// the ring.
 const COALESCE_PART: u64 = 4;
 
 /// The time by which the kernel prolongs a sleep (`PR_SET_TIMERSLACK` of prctl(2)).
@@ -30,9 +31,9 @@ impl BusyPolling {
     }
 
     /// Returns true if the driver should run. `found`: the poll found frames. `more`: the poll left
-    /// frames in the ring. If the poll emptied the ring, the card's ring may have more frames.
-    /// Frames in the ring are handled first, but only for [`STALL_MAX`], because the card's ring
-    /// fills up meanwhile.
+    /// frames in the ring. If the poll emptied the socket's rx ring, the card's ring may have more
+    /// frames. Frames in the ring are handled first, but only for [`STALL_MAX`], because the card's
+    /// ring fills up meanwhile.
     pub(super) fn is_due(&mut self, now: Timestamp, found: bool, more: bool) -> bool {
         let since = now.since(self.last);
         let is_due = match (found, more) {
@@ -63,8 +64,8 @@ impl Coalescing {
     }
 
     /// Returns how long frames may wait after a poll that emptied the ring. `delivered` is the
-    /// total number of delivered frames. `None`: the next frame wakes the CPU, because the poll
-    /// found no frame, or frames arrive at longer intervals than a wait lasts.
+    /// total number of delivered frames. Returns `None` if the next frame should wake the CPU,
+    /// because the poll found no frame, or frames arrive at longer intervals than a wait lasts.
     pub(super) fn after_poll(&mut self, now: Timestamp, delivered: u64, ring: u32) -> Option<Duration> {
         let arrived = delivered - std::mem::replace(&mut self.delivered, delivered);
         let waited = std::mem::replace(&mut self.waits, false);
@@ -113,7 +114,7 @@ mod tests {
         assert_eq!([at(301, true, false), at(302, true, false), at(303, false, false)], [true, true, false]);
     }
 
-    /// If frames arrive at long intervals, a wait for frames would only add a second sleep.
+    /// If frames arrive at long intervals, a wait for further frames would only add a second sleep.
     #[test]
     fn only_frames_at_short_intervals_wait() {
         let wait = Duration::from_micros(50);

@@ -14,8 +14,8 @@ use super::super::device::{Device, Known};
 use super::super::sys::ByCpu;
 use super::UNSEEN;
 
-/// The interval at which a queue checks the XDP program. For each check, the kernel copies a
-/// counter per CPU.
+/// The interval at which a queue checks the XDP program. For each check of the XDP program, the
+/// kernel copies a counter per CPU.
 const COUNTERS_LOOK: Duration = Duration::from_secs(1);
 
 /// Frames count as unseen by the program only after the program did not run during this number of
@@ -70,7 +70,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Reads the timer. An unread timer would keep the CPU awake.
+    /// Reads the timer, and returns true if it has fired. An unread timer would keep the CPU awake.
     pub(super) fn is_second(&self) -> bool {
         self.seconds.wait().is_ok()
     }
@@ -103,8 +103,8 @@ impl Watch {
         }
     }
 
-    /// `handled` is the number of this queue's frames for which the program has run, or `None`
-    /// without an interface. Returns the error that ends the queue.
+    /// `handled` is the number of this queue's frames for which the XDP program has run, or `None`
+    /// if the queue has no interface. Returns the error that ends the queue.
     pub(super) fn look_for_program(
         &mut self,
         device: &Device,
@@ -148,9 +148,9 @@ impl Unseen {
         (self.silence, self.is_renewed) = (Silence::default(), false);
     }
 
-    /// Makes no system call while the queue receives frames. Reading the statistics takes the
-    /// kernel's lock on all interfaces, so the statistics are read only while the program does not
-    /// run on any queue.
+    /// Makes no system call while the queue receives frames. Reading the interface's statistics
+    /// takes the kernel's lock on all interfaces. Therefore the statistics are read only while the
+    /// XDP program does not run on any queue.
     fn look(
         &mut self,
         device: &Device,

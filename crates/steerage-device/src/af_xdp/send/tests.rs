@@ -1,4 +1,4 @@
-//! steerage takes packets from two interfaces of a path, and sends packets to both.
+//! Tests steerage as a forwarder that receives from two interfaces with AF_XDP, and sends to both.
 
 use steerage::Builder;
 use steerage_fixtures::handlers::{Wire, end};
@@ -16,8 +16,8 @@ fn two_kernels_speak_over_two_interfaces() {
     namespaces.veth((0, "far0"), (1, "one0"));
     namespaces.veth((2, "far0"), (1, "other0"));
     for (end, host) in [(0, 1), (2, 2)] {
-        // With checksum offload, frames on a veth pair have no checksums, and AF_XDP cannot see
-        // that.
+        // With checksum offload, frames on a veth pair have no checksums, which AF_XDP cannot
+        // detect.
         namespaces.features(end, "far0", "tx off");
         namespaces.address(end, host, "far0");
     }

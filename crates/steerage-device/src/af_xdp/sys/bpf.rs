@@ -40,7 +40,7 @@ const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 /// Zero is the default of all fields of `union bpf_attr`.
 const BYTES: usize = 128;
 
-/// `NR_CPUS` of Linux. Reading a counter returns a value for each possible CPU.
+/// `NR_CPUS` of Linux. Reading a counter from a BPF map returns a value for each possible CPU.
 const KERNEL_CPUS_MAX: usize = 8192;
 
 const LINKS_MAX: usize = 10_000;
@@ -206,7 +206,8 @@ impl AsFd for Program {
 }
 
 impl Program {
-    /// A program that calls functions of the kernel must be bound to one interface.
+    /// Loads an XDP program. A program that calls functions of the kernel must be bound to one
+    /// interface.
     pub(in crate::af_xdp) fn load(
         name: &str,
         program: &[Instruction],
@@ -232,7 +233,8 @@ impl Program {
         unsafe { bpf_fd(PROG_LOAD, attributes) }.map(Self)
     }
 
-    /// The program stays attached until the link is dropped or the process ends.
+    /// Attaches the program, which stays attached until the returned link is dropped or the process
+    /// ends.
     pub(in crate::af_xdp) fn attach(&self, interface: u32, mode: Mode) -> io::Result<Link> {
         let flags = match mode {
             Mode::Native => XDP_FLAGS_DRV_MODE,
@@ -248,8 +250,8 @@ impl Program {
 pub(in crate::af_xdp) struct Link(OwnedFd);
 
 impl Link {
-    /// Other software may detach the program. The kernel detaches the program if the interface is
-    /// deleted.
+    /// Returns false after other software has detached the program, or after the kernel has
+    /// detached it because the interface was deleted.
     pub(in crate::af_xdp) fn is_attached(&self) -> io::Result<bool> {
         // The interface index, at byte 16 of `struct bpf_link_info`, is 0 after a detach.
         Ok(info(self.0.as_fd())?.word_at(16) != 0)

@@ -75,7 +75,8 @@ impl Typed<'_> {
     }
 }
 
-/// The replacement of a function lasts as long as the returned BPF link exists or is pinned.
+/// Replaces a function of a program. The replacement lasts as long as the returned BPF link exists
+/// or is pinned.
 pub(in crate::af_xdp) fn replace_function(
     program: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
@@ -103,7 +104,7 @@ pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<Map> {
     Ok(Map::of(map))
 }
 
-/// The map has one value, which must have the length of `value`.
+/// Reads the only value of a map into `value`, which must have the length of the map's value.
 pub(in crate::af_xdp) fn value_of(map: u32, value: &mut [u8]) -> io::Result<()> {
     // SAFETY: numbers only.
     let map = unsafe { bpf_fd(MAP_BY_ID, Attributes::new().word(0, map)) }?;

@@ -10,7 +10,7 @@ use crate::sys::map;
 
 const XDP_RING_NEED_WAKEUP: u32 = 1;
 
-/// `struct xdp_ring_offset`.
+/// The kernel's `struct xdp_ring_offset`, which says where a ring's fields are in a mapping.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RingOffsets {
@@ -20,7 +20,7 @@ pub(super) struct RingOffsets {
     flags: u64,
 }
 
-/// `struct xdp_desc`.
+/// The kernel's `struct xdp_desc`, which describes a frame in a ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptor {
@@ -48,7 +48,8 @@ pub(super) struct Ring<T> {
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// `place` is the offset of the ring for mmap(2), and `size` is a power of two.
+    /// Maps a ring. `place` is the offset of the ring for mmap(2), and `size`, the number of
+    /// entries, is a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, place: i64, offsets: RingOffsets, size: u32) -> io::Result<Self> {
         let bytes = offsets.entries as usize + size as usize * size_of::<T>();
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
@@ -113,7 +114,8 @@ impl<T: Copy> Ring<T> {
         (self.waiting() < self.size).then(|| unsafe { self.entry(self.other.wrapping_sub(1)).read() })
     }
 
-    /// The caller must know that the kernel never reads entries outside of system calls.
+    /// Overwrites a published entry. The caller must know that the kernel never reads entries
+    /// outside of system calls.
     pub(super) fn poke_waiting(&mut self, nth: u32, entry: T) {
         if nth < self.waiting() {
             // SAFETY: the entry is within the mapping. Any bytes are valid, because the kernel
@@ -129,7 +131,7 @@ impl<T: Copy> Ring<T> {
         self.other = self.word(self.offsets.consumer).load(Ordering::Acquire);
     }
 
-    /// The ring must have room for the entry.
+    /// Appends an entry, for which the ring must have room.
     #[inline]
     pub(super) fn push(&mut self, entry: T) {
         // SAFETY: the entry is within the mapping, and the kernel does not read it before it is

@@ -17,7 +17,8 @@ const XDP_TX_RING: i32 = 3;
 const XDP_PGOFF_TX_RING: i64 = 0x8000_0000;
 const XDP_UMEM_PGOFF_COMPLETION_RING: i64 = 0x1_8000_0000;
 
-/// The rings that all senders of a queue share, and the first sender sets up.
+/// The properties of the rings that all senders of a queue share. The queue's first sender sets
+/// these rings up.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Rings {
     /// True if the first sender must also register the memory with the kernel.
@@ -127,8 +128,8 @@ impl Sender {
         self.tx.peek_taken().map(Unsent::of)
     }
 
-    /// Empties a descriptor, so that the kernel skips the descriptor. Only for copy mode, in which
-    /// the kernel takes descriptors only during [`kick`](Self::kick).
+    /// Empties a descriptor, so that the kernel skips the descriptor. Emptying works only in copy
+    /// mode, in which the kernel takes descriptors only during [`kick`](Self::kick).
     pub(in crate::af_xdp) fn void_waiting(&mut self, nth: u32) {
         self.tx.poke_waiting(nth, Descriptor { address: 0, len: 0, options: 0 });
     }
@@ -139,8 +140,8 @@ impl Sender {
         self.tx.needs_wakeup()
     }
 
-    /// In copy mode, the kernel takes about 32 descriptors per call. EAGAIN means that the ring has
-    /// more descriptors.
+    /// Makes the kernel send. In copy mode, the kernel takes about 32 descriptors per call. EAGAIN
+    /// means that the ring has more descriptors.
     pub(in crate::af_xdp) fn kick(&self) -> io::Result<()> {
         let null = std::ptr::null();
         // SAFETY: the call has length 0 and null pointers, so the kernel reads nothing.

@@ -40,7 +40,7 @@ $(STAMPS)/without_tools:
 	        [[ ! -x $$program || $$tools == *" $${program##*/} "* || -e $$programs/$${program##*/} ]] || ln -s "$$program" "$$programs/"
 	    done
 	done
-	env -u CI PATH="$$programs" cargo test --workspace --locked --no-fail-fast
+	env --default-signal=INT,QUIT -u CI PATH="$$programs" cargo test --workspace --locked --no-fail-fast
 
 # Instructions a packet. The counts do not depend on how busy or fast the machine is. It fails if a packet takes more of them than were
 # written down. Its build, optimised across all crates, takes longer than it may take in the gate: run it after each change of the path.

@@ -65,8 +65,8 @@ pub const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// file.
 pub const OPEN_FILES_MAX: usize = 1024;
 
-/// The number of open files that are reserved for root. The same number of further files is
-/// reserved for root and the instance's user together.
+/// The number of open files that only root may open. Of the rest, as many files are reserved for
+/// root and the instance's user together.
 pub const OPEN_FILES_RESERVED: usize = 128;
 
 /// The maximum number of open files of a user who is neither root nor the instance's user. `cat`

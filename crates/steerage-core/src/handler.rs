@@ -56,7 +56,7 @@ pub trait Handler: Sized + 'static {
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu);
 
     /// Called before the CPU's first round, and then at each returned time. If `tick` returns
-    /// `None`, it is called again only after a request by [`Cpu::tick_by`].
+    /// `None`, the next call of `tick` needs a request by [`Cpu::tick_by`].
     fn tick(&mut self, _cpu: &mut Cpu) -> Option<Timestamp> {
         None
     }

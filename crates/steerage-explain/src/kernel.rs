@@ -15,7 +15,8 @@ const ROWS_MAX: usize = 16;
 /// this fraction or below.
 const GAIN_MIN: f64 = 0.8;
 
-/// Shares below this value are written as "less than 1 %".
+/// The smallest share of a CPU that is written as a number. Smaller shares are written as "less than
+/// 1 %".
 const SHARE_MIN: f64 = 0.01;
 
 #[derive(Debug, Serialize)]

@@ -121,8 +121,8 @@ impl AfXdpOutput {
         let mut sockets = Vec::with_capacity(self.cpus);
         for _ in 0..self.cpus {
             let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-            // Ignore an error: without the permission for a larger buffer, fewer bytes can be in
-            // flight.
+            // Without permission for a larger send buffer, the socket keeps its buffer and has fewer
+            // bytes in flight. That is no error of the run.
             let _ = socket.set_send_buffer(SEND_BUFFER);
             sockets.push(socket);
         }

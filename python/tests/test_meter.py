@@ -222,8 +222,25 @@ def threads():
     return [name for name in names if name.startswith(("steerage", "flows"))]
 
 
-def test_a_stream_that_is_dropped_ends_its_run():
-    reader = pa.RecordBatchReader.from_stream(steerage.meter(many_flows(), columns=["packets"]))
+class Endless(io.RawIOBase):
+    """A capture without an end: its packets come again and again."""
+
+    def __init__(self, data, header=24):
+        self.data, self.header, self.at = memoryview(data), header, 0
+
+    def read(self, size=-1):
+        part = self.data[self.at :] if size < 0 else self.data[self.at : self.at + size]
+        self.at += len(part)
+        if self.at == len(self.data):
+            self.at = self.header
+        return bytes(part)
+
+
+# With a small table, flows end at once, so that they become rows.
+@pytest.mark.parametrize("call", [functools.partial(steerage.meter, max_flows=100), steerage.packets])
+def test_a_stream_that_is_dropped_ends_its_run(call):
+    # The source has no end, so that only the consumer can end the run.
+    reader = pa.RecordBatchReader.from_stream(call(Endless(many_flows())))
     reader.read_next_batch()
     assert threads()
     del reader

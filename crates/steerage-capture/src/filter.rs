@@ -11,6 +11,7 @@ mod check;
 mod for_files;
 mod kinds;
 mod numbers;
+mod operation;
 mod run;
 mod tcpdump;
 

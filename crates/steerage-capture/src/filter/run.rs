@@ -5,10 +5,8 @@
 //! Rust crate runs classic BPF on a frame in memory (November 2026): `rbpf` runs only extended BPF,
 //! and `classic_bpf` attaches programs to sockets.
 
-use super::{Filter, FilterError, Instruction};
-
-/// The number of memory words of a BPF program: `BPF_MEMWORDS`.
-const MEMORY_WORDS: usize = 16;
+use super::operation::{Arithmetic, Comparison, MEMORY_WORDS, Operand, Operation, Size};
+use super::{Filter, FilterError};
 
 /// Loads from this offset (`SKF_LL_OFF`) on read the kernel's information about a packet, or are
 /// relative to headers that the kernel has found. No frame of a file is long enough for such an
@@ -39,68 +37,6 @@ pub struct FrameFilter {
     operations: Box<[Operation]>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    Load(Size, u32),
-    /// Loads from a constant offset plus the register X.
-    LoadBeyond(Size, u32),
-    LoadConstant(u32),
-    LoadLength,
-    LoadMemory(u8),
-    SetX(u32),
-    SetXToLength,
-    SetXFromMemory(u8),
-    /// Sets X to four times the lower half of a byte: the length of an IPv4 header.
-    SetXToHeaderLength(u32),
-    Store(u8),
-    StoreX(u8),
-    Arithmetic(Arithmetic, Operand),
-    Negate,
-    XFromA,
-    AFromX,
-    Jump(u32),
-    /// Compares the register A. If the comparison is true, the first number of instructions is
-    /// skipped, and otherwise the second number.
-    Branch(Comparison, Operand, u8, u8),
-    Return(u32),
-    ReturnA,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Size {
-    Word,
-    Half,
-    Byte,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arithmetic {
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
-    Or,
-    And,
-    ShiftLeft,
-    ShiftRight,
-    Modulo,
-    ExclusiveOr,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Comparison {
-    Equal,
-    Greater,
-    AtLeast,
-    AnyBit,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operand {
-    Constant(u32),
-    X,
-}
-
 impl Filter {
     /// Prepares the filter for frames in memory.
     ///
@@ -108,61 +44,18 @@ impl Filter {
     /// [`FilterError::KernelOnly`] if the program uses information that only the kernel has.
     /// tcpdump may make such a program if it compiles a filter for an interface.
     pub fn for_frames(&self) -> Result<FrameFilter, FilterError> {
-        let decoded = self.instructions.iter().enumerate();
-        let operations = decoded.map(|(at, one)| Operation::decode(one).ok_or(FilterError::KernelOnly { at }));
-        Ok(FrameFilter { operations: operations.collect::<Result<_, _>>()? })
+        let decoded = self.instructions.iter().enumerate().map(|(at, instruction)| {
+            // `check::program` has checked that classic BPF has all operations of the program.
+            let operation = Operation::decode(instruction).filter(|operation| !is_kernel_only(*operation));
+            operation.ok_or(FilterError::KernelOnly { at })
+        });
+        Ok(FrameFilter { operations: decoded.collect::<Result<_, _>>()? })
     }
 }
 
-impl Operation {
-    /// Returns `None` if only the kernel can run the instruction.
-    fn decode(instruction: &Instruction) -> Option<Self> {
-        let Instruction { code, jump_true, jump_false, operand } = *instruction;
-        let size = match code & 0x18 {
-            0x00 => Size::Word,
-            0x08 => Size::Half,
-            _ => Size::Byte,
-        };
-        let of_x = if code & 0x08 == 0 { Operand::Constant(operand) } else { Operand::X };
-        let arithmetic = |what| Self::Arithmetic(what, of_x);
-        let branch = |what| Self::Branch(what, of_x, jump_true, jump_false);
-        let from_frame = |operation: Self| (operand < KERNEL_ONLY).then_some(operation);
-        Some(match code {
-            0x20 | 0x28 | 0x30 => from_frame(Self::Load(size, operand))?,
-            0x40 | 0x48 | 0x50 => from_frame(Self::LoadBeyond(size, operand))?,
-            0xb1 => from_frame(Self::SetXToHeaderLength(operand))?,
-            0x00 => Self::LoadConstant(operand),
-            0x01 => Self::SetX(operand),
-            0x80 => Self::LoadLength,
-            0x81 => Self::SetXToLength,
-            // `check::program` has checked that the numbers of memory words are below 16.
-            0x60 => Self::LoadMemory(operand as u8),
-            0x61 => Self::SetXFromMemory(operand as u8),
-            0x02 => Self::Store(operand as u8),
-            0x03 => Self::StoreX(operand as u8),
-            0x04 | 0x0c => arithmetic(Arithmetic::Add),
-            0x14 | 0x1c => arithmetic(Arithmetic::Subtract),
-            0x24 | 0x2c => arithmetic(Arithmetic::Multiply),
-            0x34 | 0x3c => arithmetic(Arithmetic::Divide),
-            0x44 | 0x4c => arithmetic(Arithmetic::Or),
-            0x54 | 0x5c => arithmetic(Arithmetic::And),
-            0x64 | 0x6c => arithmetic(Arithmetic::ShiftLeft),
-            0x74 | 0x7c => arithmetic(Arithmetic::ShiftRight),
-            0x94 | 0x9c => arithmetic(Arithmetic::Modulo),
-            0xa4 | 0xac => arithmetic(Arithmetic::ExclusiveOr),
-            0x84 => Self::Negate,
-            0x07 => Self::XFromA,
-            0x87 => Self::AFromX,
-            0x05 => Self::Jump(operand),
-            0x15 | 0x1d => branch(Comparison::Equal),
-            0x25 | 0x2d => branch(Comparison::Greater),
-            0x35 | 0x3d => branch(Comparison::AtLeast),
-            0x45 | 0x4d => branch(Comparison::AnyBit),
-            0x06 => Self::Return(operand),
-            // `check::program` rejects all other operation codes.
-            _ => Self::ReturnA,
-        })
-    }
+fn is_kernel_only(operation: Operation) -> bool {
+    use Operation::{Load, LoadBeyond, SetXToHeaderLength};
+    matches!(operation, Load(_, at) | LoadBeyond(_, at) | SetXToHeaderLength(at) if at >= KERNEL_ONLY)
 }
 
 impl FrameFilter {
@@ -179,74 +72,30 @@ impl FrameFilter {
         let mut rest = self.operations.iter();
         loop {
             // `check::program` has checked that all jumps stay within the program.
-            let skip = match *rest.next()? {
-                Operation::Load(size, at) => {
-                    a = load(frame, size, at)?;
-                    0
-                }
-                Operation::LoadBeyond(size, at) => {
-                    a = load(frame, size, x.checked_add(at)?)?;
-                    0
-                }
-                Operation::LoadConstant(constant) => {
-                    a = constant;
-                    0
-                }
-                Operation::LoadLength => {
-                    a = wire_len;
-                    0
-                }
-                Operation::LoadMemory(word) => {
-                    a = *memory.get(usize::from(word))?;
-                    0
-                }
-                Operation::SetX(constant) => {
-                    x = constant;
-                    0
-                }
-                Operation::SetXToLength => {
-                    x = wire_len;
-                    0
-                }
-                Operation::SetXFromMemory(word) => {
-                    x = *memory.get(usize::from(word))?;
-                    0
-                }
-                Operation::SetXToHeaderLength(at) => {
-                    x = (load(frame, Size::Byte, at)? & 0xf) << 2;
-                    0
-                }
-                Operation::Store(word) => {
-                    *memory.get_mut(usize::from(word))? = a;
-                    0
-                }
-                Operation::StoreX(word) => {
-                    *memory.get_mut(usize::from(word))? = x;
-                    0
-                }
-                Operation::Arithmetic(what, operand) => {
-                    a = what.of(a, operand.value(x))?;
-                    0
-                }
-                Operation::Negate => {
-                    a = a.wrapping_neg();
-                    0
-                }
-                Operation::XFromA => {
-                    x = a;
-                    0
-                }
-                Operation::AFromX => {
-                    a = x;
-                    0
-                }
-                Operation::Jump(by) => by as usize,
+            let mut skip = 0;
+            match *rest.next()? {
+                Operation::Load(size, at) => a = load(frame, size, at)?,
+                Operation::LoadBeyond(size, at) => a = load(frame, size, x.checked_add(at)?)?,
+                Operation::LoadConstant(constant) => a = constant,
+                Operation::LoadLength => a = wire_len,
+                Operation::LoadMemory(word) => a = *memory.get(word as usize)?,
+                Operation::SetX(constant) => x = constant,
+                Operation::SetXToLength => x = wire_len,
+                Operation::SetXFromMemory(word) => x = *memory.get(word as usize)?,
+                Operation::SetXToHeaderLength(at) => x = (load(frame, Size::Byte, at)? & 0xf) << 2,
+                Operation::Store(word) => *memory.get_mut(word as usize)? = a,
+                Operation::StoreX(word) => *memory.get_mut(word as usize)? = x,
+                Operation::Arithmetic(what, operand) => a = what.of(a, operand.value(x))?,
+                Operation::Negate => a = a.wrapping_neg(),
+                Operation::XFromA => x = a,
+                Operation::AFromX => a = x,
+                Operation::Jump(by) => skip = by as usize,
                 Operation::Branch(comparison, operand, holds, fails) => {
-                    usize::from(if comparison.holds(a, operand.value(x)) { holds } else { fails })
+                    skip = usize::from(if comparison.holds(a, operand.value(x)) { holds } else { fails });
                 }
                 Operation::Return(bytes) => return Some(bytes),
                 Operation::ReturnA => return Some(a),
-            };
+            }
             if skip > 0 {
                 rest = rest.as_slice().get(skip..)?.iter();
             }

@@ -9,8 +9,10 @@
 //! after they were read. If the output fails, or is not read until the run stops waiting, the file
 //! is truncated after its last complete packet. Unwritten packets count as lost (`tx_lost`).
 
+mod chunk;
 #[cfg(test)]
 mod faults;
+mod rotating;
 mod thread;
 
 use std::collections::VecDeque;
@@ -18,19 +20,19 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use steerage::{
-    DeviceError,
-    device::{TxAccount, TxSource},
-    limits::OUTPUT_STUCK_AFTER,
-};
+use steerage::{DeviceError, device::TxSource, limits::OUTPUT_STUCK_AFTER};
 
-use steerage_guard::file::{FileSeries, start_of_period};
+use steerage_guard::file::FileSeries;
 
 use super::encode::StreamFormat;
 use super::pipe;
+pub(super) use chunk::Lane;
+use chunk::{Chunk, Sent, WRITE_BYTES};
+pub use rotating::Rotate;
+use rotating::Rotating;
 use thread::Writing;
 
 /// The number of bytes, from all CPUs, that may wait to be written: the traffic of 25 ms at 10
@@ -39,10 +41,6 @@ pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest share of the buffer for a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
-
-/// The number of bytes of a write, large enough that the cost of a system call per packet is
-/// negligible.
-const WRITE_BYTES: usize = 256 << 10;
 
 /// The space in a chunk for a batch of full Ethernet frames. A longer batch enlarges the chunk.
 const BATCH_BYTES: usize = 100 << 10;
@@ -58,67 +56,6 @@ pub(super) struct WriterOptions {
     pub(super) patient: bool,
     /// The file is a pipe whose reader is watched. Packets count as sent after they were read.
     pub(super) watched: bool,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Lane {
-    account: OnceLock<TxAccount>,
-    /// The number of the CPU's bytes in the buffer. `Relaxed` is sufficient: only this CPU
-    /// increases `held`, so the CPU never reads too small a value, and no other memory depends on
-    /// `held`.
-    held: AtomicUsize,
-}
-
-#[derive(Debug)]
-struct Sent {
-    lane: Arc<Lane>,
-    source: TxSource,
-    packets: u64,
-    /// The captured bytes, without the bytes that the file format adds.
-    bytes: u64,
-    /// The position in the chunk after the batch. `len` is the batch's length in the chunk.
-    end: usize,
-    len: usize,
-}
-
-#[derive(Debug, Default)]
-struct Chunk {
-    /// The time for the file's name, if a new file begins with this chunk.
-    begins: Option<u64>,
-    bytes: Vec<u8>,
-    sent: Vec<Sent>,
-    /// The positions in the chunk after each header of the file or of an interface. Headers are in
-    /// no batch.
-    heads: Vec<usize>,
-}
-
-/// The condition under which an output begins a new file.
-///
-/// ```
-/// use std::time::Duration;
-/// use steerage_capture::Rotate;
-///
-/// assert_ne!(Rotate::Every(Duration::from_secs(3600)), Rotate::Bytes(1 << 30));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Rotate {
-    /// A new file begins after this period, measured by packet times. Periods begin at multiples of
-    /// their length since 1970.
-    Every(Duration),
-    /// A new file begins before the current file would exceed this number of bytes.
-    Bytes(u64),
-}
-
-#[derive(Debug)]
-struct Rotating {
-    rotate: Rotate,
-    /// The headers of the file and of all interfaces so far, with which each new file begins. An
-    /// interface therefore has the same number in all files.
-    head: Vec<u8>,
-    /// The end of the file's period. `None` before the first file.
-    ends: Option<u64>,
-    bytes: u64,
 }
 
 /// A batch that a CPU is appending to the locked buffer. When this value is dropped, the batch is
@@ -237,7 +174,7 @@ impl Writer {
     }
 
     pub(super) fn rotating(self, rotate: Rotate) -> Self {
-        self.lock().rotating = Some(Rotating { rotate, head: Vec::new(), ends: None, bytes: 0 });
+        self.lock().rotating = Some(Rotating::new(rotate));
         self
     }
 
@@ -460,44 +397,10 @@ impl Writer {
     }
 }
 
-impl Lane {
-    pub(super) fn set_account(&self, account: TxAccount) {
-        let _ = self.account.set(account);
-    }
-}
-
-impl Rotating {
-    /// Counts a packet with the time `nanos` and `len` bytes in the file. If the packet begins a
-    /// new file, returns the time for the file's name.
-    fn place(&mut self, nanos: u64, len: usize) -> Option<u64> {
-        let len = len as u64;
-        let (is_new, start, ends) = match self.rotate {
-            Rotate::Every(period) => {
-                let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
-                let start = start_of_period(nanos, period);
-                (self.ends.is_none_or(|ends| nanos >= ends), start, start.saturating_add(period))
-            }
-            Rotate::Bytes(most) => {
-                let has_packets = self.bytes > self.head.len() as u64;
-                (self.ends.is_none() || (has_packets && self.bytes + len > most), nanos, u64::MAX)
-            }
-        };
-        if is_new {
-            (self.ends, self.bytes) = (Some(ends), self.head.len() as u64);
-        }
-        self.bytes += len;
-        is_new.then_some(start)
-    }
-}
-
 impl Buffer {
     fn append(&mut self, bytes: &[u8]) {
-        if let Some(rotating) = &mut self.rotating {
-            rotating.head.extend_from_slice(bytes);
-            if rotating.ends.is_none() {
-                return;
-            }
-            rotating.bytes += bytes.len() as u64;
+        if self.rotating.as_mut().is_some_and(|rotating| !rotating.add_head(bytes)) {
+            return;
         }
         let chunk = self.chunk_for(bytes.len());
         chunk.bytes.extend_from_slice(bytes);
@@ -522,7 +425,7 @@ impl Buffer {
 
     fn begin_file(&mut self, time: u64) -> usize {
         self.push_chunk();
-        let Some(Rotating { head, .. }) = &self.rotating else { return 0 };
+        let Some(head) = self.rotating.as_ref().map(Rotating::head) else { return 0 };
         let last = self.waiting.len() - 1;
         let chunk = &mut self.waiting[last];
         chunk.begins = Some(time);
@@ -581,52 +484,6 @@ impl Drop for Entry<'_> {
         writer.waiting.store(buffer.bytes, Ordering::Relaxed);
         if buffer.wakes_at.is_some_and(|wakes_at| buffer.bytes >= wakes_at) {
             writer.wake_writer(buffer);
-        }
-    }
-}
-
-impl Chunk {
-    fn let_go(&self) {
-        for sent in &self.sent {
-            sent.lane.held.fetch_sub(sent.len, Ordering::Relaxed);
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.sent.first().and_then(|sent| sent.lane.account.get()).is_some_and(TxAccount::is_over)
-    }
-
-    /// Returns the end of the last packet or header that is complete within the first `at` bytes.
-    fn whole(&self, at: usize, format: StreamFormat) -> usize {
-        let head = self.heads.iter().copied().filter(|end| *end <= at).max().unwrap_or(0);
-        let of_batch = |sent: &Sent| sent.start() + format.whole(&self.bytes[sent.start()..at.min(sent.end)]).len;
-        self.sent.iter().rfind(|sent| sent.start() <= at).map_or(0, of_batch).max(head)
-    }
-
-    /// Empties the chunk for reuse. Returns `None` if a long batch has made the chunk too large.
-    fn emptied(mut self) -> Option<Self> {
-        self.begins = None;
-        self.bytes.clear();
-        self.sent.clear();
-        self.heads.clear();
-        (self.bytes.capacity() <= 2 * WRITE_BYTES).then_some(self)
-    }
-}
-
-impl Sent {
-    fn start(&self) -> usize {
-        self.end - self.len
-    }
-
-    fn count_sent(&self, packets: u64, bytes: u64) {
-        if let Some(account) = self.lane.account.get().filter(|_| packets > 0) {
-            account.sent(self.source, packets, bytes);
-        }
-    }
-
-    fn count_lost(&self, packets: u64) {
-        if let Some(account) = self.lane.account.get().filter(|_| packets > 0) {
-            account.lost(self.source, packets);
         }
     }
 }

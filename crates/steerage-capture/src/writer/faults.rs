@@ -1,7 +1,7 @@
 //! Tests writing to a simulated disk that is full after any number of bytes. The file must contain
 //! exactly the packets that count as sent.
 
-use steerage::LinkType;
+use steerage::{LinkType, device::TxAccount};
 use steerage_fixtures::scratch::Scratch;
 use steerage_guard::file::FilePattern;
 use steerage_ledger::TxLedger;
@@ -138,11 +138,4 @@ fn files_that_rotate_have_the_packets_that_count_as_sent() {
             assert_eq!(whole.sum::<u64>(), sent, "{format:?} {room}");
         }
     }
-}
-
-#[test]
-fn a_file_is_never_longer_than_its_limit_unless_one_packet_is() {
-    let mut rotating = Rotating { rotate: Rotate::Bytes(1000), head: vec![0; 100], ends: None, bytes: 0 };
-    let begins = [400, 500, 1, 2000, 900, 1].map(|len| rotating.place(7, len));
-    assert_eq!(begins, [Some(7), None, Some(7), Some(7), Some(7), Some(7)]);
 }

@@ -11,7 +11,8 @@ use steerage_guard::file::FileSeries;
 
 use super::super::encode::Whole;
 use super::super::pipe::{self, Room};
-use super::{Chunk, Writer};
+use super::Writer;
+use super::chunk::Chunk;
 
 /// The interval at which a writer checks whether the run still waits for a stuck output.
 const STUCK_LOOK_MILLIS: u8 = 20;

@@ -18,6 +18,8 @@ const NANOSECONDS: u8 = 9;
 /// the packet's two lengths.
 const PACKET_HEAD: usize = 28;
 
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
@@ -125,9 +127,15 @@ impl StreamFormat {
         if self.takes_several_links() { PACKET_HEAD + 4 + captured.next_multiple_of(4) } else { RECORD_HEAD + captured }
     }
 
-    /// Returns false if the format cannot represent the packet's time.
+    /// Returns false if the format cannot represent this time: pcap ends in 2106.
     #[inline]
-    pub(super) fn packet<'p>(self, to: &mut Vec<u8>, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) -> bool {
+    pub(super) fn holds(self, nanos: u64) -> bool {
+        self.takes_several_links() || nanos < (u32::MAX as u64 + 1) * NANOS_PER_SECOND
+    }
+
+    /// Appends a packet whose time the format [`holds`](Self::holds).
+    #[inline]
+    pub(super) fn packet<'p>(self, to: &mut Vec<u8>, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) {
         let PacketHead { interface, nanos, captured, wire } = head;
         let (captured_word, wire) = (captured as u32, wire as u32);
         let (number, Interface { has_nanos, .. }) = interface;
@@ -140,14 +148,12 @@ impl StreamFormat {
             parts.for_each(|part| to.extend_from_slice(part));
             to.resize(to.len() + padded - captured, 0);
             to.extend_from_slice(&len.to_ne_bytes());
-            return true;
+            return;
         }
-        let Ok(seconds) = u32::try_from(nanos / 1_000_000_000) else { return false };
-        let rest = (nanos % 1_000_000_000) as u32;
+        let (seconds, rest) = ((nanos / NANOS_PER_SECOND) as u32, (nanos % NANOS_PER_SECOND) as u32);
         let rest = if has_nanos { rest } else { rest / 1000 };
         extend(to, [seconds, rest, captured_word, wire]);
         parts.for_each(|part| to.extend_from_slice(part));
-        true
     }
 
     /// Finds the complete packets in `written`: bytes that this module wrote, and that may be cut
@@ -259,7 +265,7 @@ mod tests {
             for len in [60_usize, 0, 1, 1500] {
                 let interface = (0, format.interface(LinkType::ETHERNET, 1));
                 let head = PacketHead { interface, nanos: 1, captured: len, wire: 2000 };
-                assert!(format.packet(&mut written, head, [&vec![7; len][..]].into_iter()));
+                format.packet(&mut written, head, [&vec![7; len][..]].into_iter());
                 ends.push(written.len());
             }
             for cut in 0..=written.len() {
@@ -273,13 +279,9 @@ mod tests {
 
     #[test]
     fn pcap_ends_in_2106() {
-        let nanos = 4_400_000_000_000_000_000;
-        let written = |format: StreamFormat| {
-            let interface = (0, format.interface(LinkType::ETHERNET, nanos));
-            let far = PacketHead { interface, nanos, captured: 0, wire: 0 };
-            format.packet(&mut Vec::new(), far, std::iter::empty())
-        };
-        assert_eq!(ALL.map(written), [false, false, true, true]);
+        let last = (u64::from(u32::MAX) + 1) * NANOS_PER_SECOND - 1;
+        assert_eq!(ALL.map(|format| format.holds(last)), [true; 4]);
+        assert_eq!(ALL.map(|format| format.holds(last + 1)), [false, false, true, true]);
     }
 
     #[test]

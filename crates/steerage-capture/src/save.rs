@@ -80,7 +80,9 @@ pub(super) fn open_when_read(path: &Path, mut waits: impl FnMut(u64) -> bool) ->
 /// name gets a number.
 ///
 /// The packets are in the files in the order in which they were sent. If several CPUs send, a file
-/// may contain a few packets from the end of the previous file's period.
+/// may contain a few packets from the end of the previous file's period. If packet times go back
+/// further, up to 1,024 packets stay in the present file before a file with the earlier time
+/// begins.
 ///
 /// If `keep` is a number, only this number of files is kept, as for [`FileSeries::new`].
 ///
@@ -268,25 +270,18 @@ impl TxQueue for Save {
                 sent.too_long += 1;
                 continue;
             }
-            let written = match (number, &mut entry) {
-                (Some(number), Some(entry)) => {
+            match (number, &mut entry) {
+                (Some(number), Some(entry)) if format.holds(nanos) => {
                     let (captured, wire) =
                         (total_len - from + front.len(), wire_len.max(total_len) - from + front.len());
                     entry.place(nanos, || format.packet_len(captured));
                     let head = PacketHead { interface: (number, interface), nanos, captured, wire };
                     let parts = std::iter::once(front).chain(parts_behind(packet.segments(), from));
-                    let written = format.packet(entry.blocks(), head, parts);
-                    if written {
-                        entry.count(captured as u64);
-                    }
-                    written
+                    format.packet(entry.blocks(), head, parts);
+                    entry.count(captured as u64);
+                    sent.deferred += 1;
                 }
-                _ => false,
-            };
-            if written {
-                sent.deferred += 1;
-            } else {
-                sent.refused += 1;
+                _ => sent.refused += 1,
             }
         }
         drop(entry);

@@ -32,7 +32,7 @@ fn write(format: StreamFormat, room: usize, for_good: bool) -> (Vec<u8>, u64) {
         let mut entry = writer.begin(&lane, source).unwrap();
         for captured in LENGTHS {
             let head = PacketHead { interface: (0, interface), nanos: 1, captured, wire: captured };
-            assert!(format.packet(entry.blocks(), head, [&vec![7; captured][..]].into_iter()));
+            format.packet(entry.blocks(), head, [&vec![7; captured][..]].into_iter());
             entry.count(captured as u64);
         }
     }
@@ -101,7 +101,7 @@ fn write_rotating(format: StreamFormat, room: usize) -> (Vec<Vec<u8>>, u64) {
         for captured in LENGTHS {
             entry.place(nanos, || format.packet_len(captured));
             let head = PacketHead { interface: (0, interface), nanos, captured, wire: captured };
-            assert!(format.packet(entry.blocks(), head, [&vec![7; captured][..]].into_iter()));
+            format.packet(entry.blocks(), head, [&vec![7; captured][..]].into_iter());
             entry.count(captured as u64);
             nanos += SECOND;
         }

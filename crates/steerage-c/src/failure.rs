@@ -19,27 +19,20 @@ pub(crate) enum Code {
     Internal = -8,
 }
 
-impl Code {
-    pub(crate) const ALL: [Self; 8] =
-        [Self::Argument, Self::Device, Self::Filter, Self::Build, Self::State, Self::Read, Self::Stuck, Self::Internal];
-
-    fn meaning(self) -> &'static CStr {
-        match self {
-            Self::Argument => c"an argument is wrong",
-            Self::Device => c"an input cannot be opened",
-            Self::Filter => c"the filter is wrong",
-            Self::Build => c"the CPUs, the memory or the threads do not suffice",
-            Self::State => c"the call does not fit the state of the run",
-            Self::Read => c"an input failed before its end",
-            Self::Stuck => c"a function of the program did not return",
-            Self::Internal => c"a bug in libsteerage",
-        }
-    }
-}
+const MEANINGS: [(Code, &CStr); 8] = [
+    (Code::Argument, c"an argument is wrong"),
+    (Code::Device, c"an input cannot be opened"),
+    (Code::Filter, c"the filter is wrong"),
+    (Code::Build, c"the CPUs, the memory or the threads do not suffice"),
+    (Code::State, c"the call does not fit the state of the run"),
+    (Code::Read, c"an input failed before its end"),
+    (Code::Stuck, c"a function of the program did not return"),
+    (Code::Internal, c"a bug in libsteerage"),
+];
 
 pub(crate) fn meaning(status: i32) -> &'static CStr {
-    let code = Code::ALL.into_iter().find(|code| *code as i32 == status);
-    code.map_or(if status >= 0 { c"no error" } else { c"unknown status" }, Code::meaning)
+    let known = MEANINGS.iter().find(|(code, _)| *code as i32 == status);
+    known.map_or(if status >= 0 { c"no error" } else { c"unknown status" }, |(_, meaning)| meaning)
 }
 
 /// Why a call of the C library failed, in one line.

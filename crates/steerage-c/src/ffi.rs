@@ -1,4 +1,4 @@
-//! The functions and types of `steerage.h`, and all `unsafe` code of the crate.
+//! The functions of `steerage.h`, and all `unsafe` code of the crate.
 //!
 //! Each pointer from the C program is either null or valid as the header says. The library can
 //! check only whether a pointer is null: some functions accept null, the others return an error.
@@ -8,61 +8,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
-use steerage::flow::FlowParts;
 use steerage::packet::Packets;
-use steerage::stats::{CpuSnapshot, DropReason, Drops, Verdicts};
-use steerage::{Batch, BucketId, Cpu, CpuId, FlowKey, Handle, Handler, Packet};
+use steerage::{Batch, BucketId, Cpu, CpuId, Handle, Handler, Packet};
 
 use crate::failure::{self, Code, Failure};
 use crate::run::Run;
 use crate::states::States;
+use crate::structs::{CpuLedger, FlowView, Ledger, PacketView};
 
 /// `STEERAGE_ABI` of the C header.
 const ABI: u32 = 0;
-
-/// `steerage_packet` of the C header.
-#[repr(C)]
-struct PacketView {
-    data: *const u8,
-    len: u32,
-    total_len: u32,
-    wire_len: u32,
-    link: u32,
-    time_ns: u64,
-}
-
-/// `steerage_flow` of the C header.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct FlowView {
-    version: u8,
-    protocol: u8,
-    source_port: u16,
-    destination_port: u16,
-    source: [u8; 16],
-    destination: [u8; 16],
-}
-
-impl FlowView {
-    fn of(key: &FlowKey) -> Option<Self> {
-        let mut flow = Self::default();
-        match key.parts() {
-            FlowParts::V4 { source, destination, protocol } => {
-                (flow.version, flow.protocol) = (4, protocol);
-                (flow.source_port, flow.destination_port) = (source.port(), destination.port());
-                flow.source[..4].copy_from_slice(&source.ip().octets());
-                flow.destination[..4].copy_from_slice(&destination.ip().octets());
-            }
-            FlowParts::V6 { source, destination, protocol } => {
-                (flow.version, flow.protocol) = (6, protocol);
-                (flow.source_port, flow.destination_port) = (source.port(), destination.port());
-                (flow.source, flow.destination) = (source.ip().octets(), destination.ip().octets());
-            }
-            _ => return None,
-        }
-        Some(flow)
-    }
-}
 
 /// `steerage_functions` of the C header.
 #[derive(Clone, Copy)]
@@ -129,31 +84,6 @@ impl Callbacks {
             batch.ok_or_else(|| wrong("`batch` is NULL: set `size` to sizeof(steerage_functions), and `batch`"))?;
         Ok(Self { functions, batch })
     }
-
-    fn batch(&self, cpu: &CpuPointer, view: &mut View<'_>) {
-        // SAFETY: the header's promise about `batch`, which uses the view only during the call.
-        unsafe { (self.batch)(self.functions.shared, cpu.pointer, ptr::from_mut(view).cast()) };
-    }
-
-    fn made(self: &Arc<Self>, cpu: &CpuPointer, bucket: BucketId) -> Option<State> {
-        // SAFETY: the header's promise about `state_made`.
-        let pointer = unsafe { self.functions.state_made?(self.functions.shared, cpu.pointer, number_of(bucket)) };
-        (!pointer.is_null()).then(|| State { pointer, callbacks: Arc::clone(self) })
-    }
-
-    fn moved(&self, cpu: &CpuPointer, bucket: BucketId, state: &State) {
-        if let Some(moved) = self.functions.state_moved {
-            // SAFETY: the header's promise about `state_moved`.
-            unsafe { moved(self.functions.shared, cpu.pointer, number_of(bucket), state.pointer) };
-        }
-    }
-
-    fn merged(&self, cpu: &CpuPointer, into: &State, from: &State) {
-        if let Some(merged) = self.functions.state_merged {
-            // SAFETY: the header's promise about `state_merged`.
-            unsafe { merged(self.functions.shared, cpu.pointer, into.pointer, from.pointer) };
-        }
-    }
 }
 
 fn start(run: &Run, callbacks: Callbacks) -> Result<(), Failure> {
@@ -173,6 +103,35 @@ impl CpuPointer {
         // SAFETY: the header's promise about `cpu_begins`.
         let pointer = callbacks.functions.cpu_begins.map_or(ptr::null_mut(), |begins| unsafe { begins(shared, cpu) });
         Self { pointer, callbacks: Arc::clone(callbacks) }
+    }
+
+    fn batch(&self, view: &mut View<'_>) {
+        let Callbacks { functions, batch } = &*self.callbacks;
+        // SAFETY: the header's promise about `batch`, which uses the view only during the call.
+        unsafe { batch(functions.shared, self.pointer, ptr::from_mut(view).cast()) };
+    }
+
+    fn made(&self, bucket: BucketId) -> Option<State> {
+        let Functions { shared, state_made, .. } = self.callbacks.functions;
+        // SAFETY: the header's promise about `state_made`.
+        let pointer = unsafe { state_made?(shared, self.pointer, number_of(bucket)) };
+        (!pointer.is_null()).then(|| State { pointer, callbacks: Arc::clone(&self.callbacks) })
+    }
+
+    fn moved(&self, bucket: BucketId, state: &State) {
+        let Functions { shared, state_moved, .. } = self.callbacks.functions;
+        if let Some(moved) = state_moved {
+            // SAFETY: the header's promise about `state_moved`.
+            unsafe { moved(shared, self.pointer, number_of(bucket), state.pointer) };
+        }
+    }
+
+    fn merged(&self, into: &State, from: &State) {
+        let Functions { shared, state_merged, .. } = self.callbacks.functions;
+        if let Some(merged) = state_merged {
+            // SAFETY: the header's promise about `state_merged`.
+            unsafe { merged(shared, self.pointer, into.pointer, from.pointer) };
+        }
     }
 }
 
@@ -218,42 +177,19 @@ struct View<'a> {
     flow: FlowView,
     states: &'a mut States<State>,
     cpu: &'a CpuPointer,
-    callbacks: &'a Arc<Callbacks>,
 }
 
 impl<'a> View<'a> {
-    fn new(
-        batch: &'a mut Batch<'_>,
-        states: &'a mut States<State>,
-        cpu: &'a CpuPointer,
-        callbacks: &'a Arc<Callbacks>,
-    ) -> Self {
-        let shown = PacketView { data: ptr::null(), len: 0, total_len: 0, wire_len: 0, link: 0, time_ns: 0 };
+    fn new(batch: &'a mut Batch<'_>, states: &'a mut States<State>, cpu: &'a CpuPointer) -> Self {
         let (len, queue) = (batch.len() as u32, batch.queue() as u32);
-        Self {
-            packets: batch.iter_mut(),
-            len,
-            queue,
-            current: None,
-            shown,
-            flow: FlowView::default(),
-            states,
-            cpu,
-            callbacks,
-        }
+        let (shown, flow) = (PacketView::NONE, FlowView::default());
+        Self { packets: batch.iter_mut(), len, queue, current: None, shown, flow, states, cpu }
     }
 
     fn next(&mut self) -> Option<&PacketView> {
         self.current = self.packets.next();
         let received = self.current.as_ref()?.received();
-        self.shown = PacketView {
-            data: received.data.as_ptr(),
-            len: received.data.len() as u32,
-            total_len: received.total_len as u32,
-            wire_len: received.wire_len as u32,
-            link: received.link.0.into(),
-            time_ns: received.time.map_or(0, |time| time.as_nanos()),
-        };
+        self.shown = PacketView::of(&received);
         Some(&self.shown)
     }
 
@@ -266,7 +202,7 @@ impl<'a> View<'a> {
         let bucket = self.current.as_ref()?.bucket();
         let slot = self.states.slot(bucket);
         if slot.is_none() {
-            *slot = self.callbacks.made(self.cpu, bucket);
+            *slot = self.cpu.made(bucket);
         }
         slot.as_ref().map(|state| state.pointer)
     }
@@ -277,13 +213,11 @@ struct CpuHandler {
     // `states` is the first field, so that the states are dropped before the CPU's pointer.
     states: States<State>,
     cpu: CpuPointer,
-    callbacks: Arc<Callbacks>,
 }
 
 impl CpuHandler {
     fn new(callbacks: &Arc<Callbacks>, cpu: CpuId) -> Self {
-        let cpu = CpuPointer::new(callbacks, u32::from(cpu.0));
-        Self { states: States::new(), cpu, callbacks: Arc::clone(callbacks) }
+        Self { states: States::new(), cpu: CpuPointer::new(callbacks, u32::from(cpu.0)) }
     }
 }
 
@@ -292,8 +226,8 @@ impl Handler for CpuHandler {
     type Report = ();
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
-        let mut view = View::new(batch, &mut self.states, &self.cpu, &self.callbacks);
-        self.callbacks.batch(&self.cpu, &mut view);
+        let mut view = View::new(batch, &mut self.states, &self.cpu);
+        self.cpu.batch(&mut view);
     }
 
     fn bucket_leaves(&mut self, bucket: BucketId) -> Option<State> {
@@ -301,9 +235,9 @@ impl Handler for CpuHandler {
     }
 
     fn bucket_arrives(&mut self, bucket: BucketId, state: State) {
-        self.callbacks.moved(&self.cpu, bucket, &state);
+        self.cpu.moved(bucket, &state);
         match self.states.slot(bucket) {
-            Some(present) => self.callbacks.merged(&self.cpu, present, &state),
+            Some(present) => self.cpu.merged(present, &state),
             empty => *empty = Some(state),
         }
     }
@@ -403,59 +337,6 @@ unsafe fn write<T: Copy>(to: *mut T, size: usize, ledger: &T) -> Result<c_int, F
     // SAFETY: as above.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(ledger).cast::<u8>(), to.cast::<u8>(), size.min(size_of::<T>())) };
     Ok(0)
-}
-
-/// `steerage_ledger` of the C header.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Ledger {
-    received: u64,
-    received_bytes: u64,
-    delivered: u64,
-    discarded: u64,
-    in_flight: u64,
-    dropped: u64,
-    dropped_by: [u64; DropReason::ALL.len()],
-    buckets_moved: u64,
-}
-
-// A new drop reason goes to the end of the header's struct, after `buckets_moved`.
-const _: () = assert!(DropReason::ALL.len() == 13);
-
-impl Ledger {
-    fn new(received: [u64; 4], verdicts: &Verdicts, dropped: &Drops, buckets_moved: u64) -> Self {
-        let [received, received_bytes, delivered, in_flight] = received;
-        let dropped_by = DropReason::ALL.map(|reason| dropped.get(reason));
-        let (discarded, dropped) = (verdicts.discarded, dropped.total());
-        Self { received, received_bytes, delivered, discarded, in_flight, dropped, dropped_by, buckets_moved }
-    }
-}
-
-/// `steerage_cpu_ledger` of the C header.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct CpuLedger {
-    cpu: u64,
-    polled: u64,
-    handed_in: u64,
-    processed: u64,
-    dropped: u64,
-    backlog: u64,
-    busy_ns: u64,
-}
-
-impl CpuLedger {
-    fn of(cpu: &CpuSnapshot) -> Self {
-        Self {
-            cpu: u64::from(cpu.cpu.0),
-            polled: cpu.polled,
-            handed_in: cpu.handed_in,
-            processed: cpu.processed,
-            dropped: cpu.dropped.total(),
-            backlog: cpu.backlog,
-            busy_ns: cpu.busy.as_nanos() as u64,
-        }
-    }
 }
 
 fn no_such(what: &str, number: u32, count: usize) -> Failure {

@@ -3,7 +3,8 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | `ffi` | the functions and types of the header, the handler that calls the program, and all `unsafe` |
+//! | `ffi` | the functions of the header, the handler that calls the program, and all `unsafe` |
+//! | `structs` | the structs of the header that the library fills in |
 //! | `states` | the states of the buckets on a CPU |
 //! | `run` | a run from the opening of its inputs to its end |
 //! | `failure` | codes of errors, and the text of the last error |
@@ -14,3 +15,4 @@ mod failure;
 mod ffi;
 mod run;
 mod states;
+mod structs;

@@ -1,7 +1,7 @@
 //! Reads the fields of an IP header that a router needs, and refuses packets that a router must not
 //! forward (RFC 1812, 5.2.2 and 5.3; RFC 8200; RFC 4291).
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use steerage::flow::wire::checksum::{finish, sum};
 use steerage::flow::wire::{be16, icmp, icmp6, ipv4, ipv6, protocol};
@@ -13,19 +13,22 @@ use crate::addresses::{is_of_a_host_v4, is_of_a_host_v6, is_source_v4};
 /// 4.1).
 const EXTENSIONS_MAX: usize = 8;
 
+/// The IP header of a frame, at the offset `at`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct V4 {
-    pub(super) destination: Ipv4Addr,
+pub(super) struct Ip {
+    pub(super) at: usize,
     pub(super) len: usize,
+    pub(super) destination: IpAddr,
     pub(super) ttl: u8,
     /// Packets with a link-local address are never forwarded, but may be for this machine.
     pub(super) link_local: bool,
 }
 
-/// `bytes` is the length of the packet, including additional pages. `broadcasts` are the broadcast
-/// addresses of the link on which the packet arrived.
+/// `bytes` is the length of the frame, including additional pages. `broadcasts` are the broadcast
+/// addresses of the link on which the frame arrived.
 #[inline]
-pub(super) fn v4(packet: &[u8], bytes: usize, broadcasts: &[Ipv4Addr]) -> Result<V4, Fate> {
+pub(super) fn v4(frame: &[u8], at: usize, bytes: usize, broadcasts: &[Ipv4Addr]) -> Result<Ip, Fate> {
+    let (packet, bytes) = (&frame[at..], bytes - at);
     let header: &[u8; ipv4::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
     let header_len = usize::from(header[0] & 0xf) * 4;
     let len = usize::from(be16(header, 2));
@@ -44,19 +47,12 @@ pub(super) fn v4(packet: &[u8], bytes: usize, broadcasts: &[Ipv4Addr]) -> Result
         return Err(Fate::MartianDestination);
     }
     let link_local = source.is_link_local() || destination.is_link_local();
-    Ok(V4 { destination, len, ttl: header[8], link_local })
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct V6 {
-    pub(super) destination: Ipv6Addr,
-    pub(super) len: usize,
-    pub(super) hop_limit: u8,
-    pub(super) link_local: bool,
+    Ok(Ip { at, len, destination: destination.into(), ttl: header[8], link_local })
 }
 
 #[inline]
-pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
+pub(super) fn v6(frame: &[u8], at: usize, bytes: usize) -> Result<Ip, Fate> {
+    let (packet, bytes) = (&frame[at..], bytes - at);
     let header: &[u8; ipv6::BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
     let len = ipv6::BYTES + usize::from(be16(header, 4));
     if header[0] >> 4 != 6 || len > bytes {
@@ -75,7 +71,7 @@ pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
         return Err(Fate::MartianDestination);
     }
     let link_local = source.is_unicast_link_local() || destination.is_unicast_link_local();
-    Ok(V6 { destination, len, hop_limit: header[7], link_local })
+    Ok(Ip { at, len, destination: destination.into(), ttl: header[7], link_local })
 }
 
 /// Returns true if an ICMP error about the packet may be sent: never about an ICMP error, or about
@@ -119,12 +115,12 @@ mod tests {
 
     use super::*;
 
-    fn v4(packet: &[u8]) -> Result<V4, Fate> {
-        super::v4(packet, packet.len(), &[[192, 0, 2, 255].into()])
+    fn v4(packet: &[u8]) -> Result<Ip, Fate> {
+        super::v4(packet, 0, packet.len(), &[[192, 0, 2, 255].into()])
     }
 
-    fn v6(packet: &[u8]) -> Result<V6, Fate> {
-        super::v6(packet, packet.len())
+    fn v6(packet: &[u8]) -> Result<Ip, Fate> {
+        super::v6(packet, 0, packet.len())
     }
 
     fn udp_v4(source: [u8; 4], destination: [u8; 4]) -> Vec<u8> {
@@ -145,11 +141,11 @@ mod tests {
     fn a_good_packet_is_read() {
         let packet = udp_v4([10, 0, 0, 1], [192, 0, 2, 1]);
         let read = v4(&packet).unwrap();
-        assert_eq!((read.destination, read.len, read.ttl), ([192, 0, 2, 1].into(), packet.len(), 64));
+        assert_eq!((read.destination, read.len, read.ttl), (IpAddr::from([192, 0, 2, 1]), packet.len(), 64));
         assert_eq!(v4(&[packet, vec![0; 11]].concat()).unwrap().len, 35);
         let packet = udp_v6("2001:db8::1", "fd00::2");
         let read = v6(&packet).unwrap();
-        assert_eq!((read.len, read.hop_limit, read.link_local), (packet.len(), 64, false));
+        assert_eq!((read.len, read.ttl, read.link_local), (packet.len(), 64, false));
         assert!(v6(&udp_v6("fe80::1", "fd00::2")).unwrap().link_local);
     }
 

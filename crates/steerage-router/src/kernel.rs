@@ -105,9 +105,7 @@ impl RouteUpdater {
         });
         let mut kernel = KernelTables::new(members.collect());
         let changes = Changes::of_all().map_err(cannot("open a netlink socket"))?;
-        let named: Vec<(String, u32)> =
-            interfaces.iter().map(|interface| (interface.name.clone(), interface.index)).collect();
-        let probes = NeighbourProbes::new(&named).map_err(cannot("open a socket to look for neighbours with"))?;
+        let probes = NeighbourProbes::new(interfaces).map_err(cannot("open a socket to look for neighbours with"))?;
         read_all(&mut kernel).map_err(cannot("ask the kernel for its routes"))?;
         if !routes.is_empty() {
             kernel.set_static_routes(route::resolve(routes, interfaces, |address| kernel.member_of(address))?);

@@ -37,6 +37,7 @@ use steerage::flow::wire::checksum::adjusted;
 use steerage::flow::wire::{be16, ethernet, ethertype, put};
 use steerage::{Affinity, Batch, Cpu, Handler, LinkType, NoRoom, Packet, Timestamp, TxId};
 
+use header::Ip;
 use icmp::Problem;
 use limit::Bucket;
 use reason::Shared;
@@ -175,16 +176,6 @@ struct Way {
     link: Option<(Mac, Mac)>,
 }
 
-#[derive(Clone, Copy)]
-struct Ip {
-    at: usize,
-    len: usize,
-    is_v4: bool,
-    destination: IpAddr,
-    ttl: u8,
-    link_local: bool,
-}
-
 struct Refused {
     fate: Fate,
     problem: Option<Problem>,
@@ -291,8 +282,10 @@ impl Forward {
         let Some(problem) = problem else { return drop_as(packet, fate) };
         let headers = packet.data().get(ip.at..).unwrap_or_default();
         let headers = &headers[..headers.len().min(ip.len)];
-        let may = if ip.is_v4 { header::may_answer_v4(headers) } else { header::may_answer_v6(headers) };
-        let source = if ip.is_v4 { came.interface.ipv4.map(IpAddr::V4) } else { came.interface.ipv6.map(IpAddr::V6) };
+        let (may, source) = match ip.destination {
+            IpAddr::V4(_) => (header::may_answer_v4(headers), came.interface.ipv4.map(IpAddr::V4)),
+            IpAddr::V6(_) => (header::may_answer_v6(headers), came.interface.ipv6.map(IpAddr::V6)),
+        };
         let Some(source) = source.filter(|_| may) else { return drop_as(packet, fate) };
         if !self.errors.take(came.now) {
             self.counted.icmp_suppressed += 1;
@@ -331,14 +324,10 @@ fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
     if received.wire_len > received.total_len {
         return Err(Fate::BadHeader);
     }
-    Ok(if is_v4 {
-        let header::V4 { destination, len, ttl, link_local } =
-            header::v4(&data[at..], received.total_len - at, &interface.broadcasts)?;
-        Ip { at, len, is_v4, destination: destination.into(), ttl, link_local }
-    } else {
-        let header::V6 { destination, len, hop_limit, link_local } = header::v6(&data[at..], received.total_len - at)?;
-        Ip { at, len, is_v4, destination: destination.into(), ttl: hop_limit, link_local }
-    })
+    match is_v4 {
+        true => header::v4(data, at, received.total_len, &interface.broadcasts),
+        false => header::v6(data, at, received.total_len),
+    }
 }
 
 #[inline]
@@ -398,13 +387,13 @@ fn rewrite(packet: &mut Packet<'_>, ip: &Ip, way: &Way) -> Result<(), NoRoom> {
             let (link, header) = data.split_at_mut(ethernet::BYTES);
             link[..6].copy_from_slice(&to);
             link[6..12].copy_from_slice(&from);
-            let ethertype = if ip.is_v4 { ethertype::IPV4 } else { ethertype::IPV6 };
+            let ethertype = if ip.destination.is_ipv4() { ethertype::IPV4 } else { ethertype::IPV6 };
             link[ethernet::TYPE_AT..].copy_from_slice(&ethertype.to_be_bytes());
             header
         }
         None => data,
     };
-    if ip.is_v4 {
+    if ip.destination.is_ipv4() {
         let word = be16(header, 8);
         let checksum = adjusted(be16(header, 10), word, word - 0x100);
         header[8] -= 1;

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{BindToDevice, DontRoute};
 
+use super::RouterInterface;
+
 /// The minimum time between two datagrams to a neighbour, as between probes of the kernel.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -32,7 +34,7 @@ pub(super) struct NeighbourProbes {
 }
 
 impl NeighbourProbes {
-    pub(super) fn new(interfaces: &[(String, u32)]) -> io::Result<Self> {
+    pub(super) fn new(interfaces: &[RouterInterface]) -> io::Result<Self> {
         let bound = |name: &str, socket: UdpSocket| -> io::Result<UdpSocket> {
             setsockopt(&socket, BindToDevice, &name.into())?;
             // A probed neighbour is on the link, so the kernel must not use its routing table.
@@ -40,7 +42,7 @@ impl NeighbourProbes {
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
-        let sockets = interfaces.iter().map(|(name, index)| {
+        let sockets = interfaces.iter().map(|RouterInterface { name, index, .. }| {
             let v4 = bound(name, UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?)?;
             let v6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok().and_then(|socket| bound(name, socket).ok());
             Ok(Sockets { index: *index, v4, v6 })

@@ -50,7 +50,7 @@ pub(super) struct Changed {
     pub(super) all: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KernelTables {
     members: Vec<Member>,
     static_routes: Option<Vec<(IpNet, Target)>>,
@@ -69,19 +69,7 @@ pub(super) struct KernelTables {
 
 impl KernelTables {
     pub(super) fn new(members: Vec<Member>) -> Self {
-        Self {
-            members,
-            static_routes: None,
-            links: HashMap::new(),
-            addresses: Vec::new(),
-            prefixes: HashMap::new(),
-            neighbours: HashMap::new(),
-            past: HashMap::new(),
-            asking: false,
-            routes: Routes::default(),
-            shown: Arc::default(),
-            changed: Changed::default(),
-        }
+        Self { members, ..Self::default() }
     }
 
     pub(super) fn set_static_routes(&mut self, routes: Vec<(IpNet, Target)>) {
@@ -309,19 +297,17 @@ impl KernelTables {
 
     fn interface(&self, member: &Member) -> Interface {
         let link = self.links.get(&member.index).cloned().unwrap_or_default();
-        let ours = || self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net.addr());
-        let nets = self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net);
-        let v4_nets = nets.filter_map(|net| if let IpNet::V4(v4) = net { Some(*v4) } else { None });
-        let v4 = ours().find_map(|address| if let IpAddr::V4(v4) = address { Some(v4) } else { None });
-        let v6 = || ours().filter_map(|address| if let IpAddr::V6(v6) = address { Some(v6) } else { None });
+        let nets = || self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net);
+        let v4 = || nets().filter_map(|net| if let IpNet::V4(v4) = net { Some(*v4) } else { None });
+        let v6 = || nets().filter_map(|net| if let IpNet::V6(v6) = net { Some(v6.addr()) } else { None });
         Interface {
             output: member.output,
             mac: if member.ethernet { Some(link.mac.unwrap_or_default()) } else { None },
             mtu: link.mtu,
             up: link.up,
-            ipv4: v4,
+            ipv4: v4().next().map(|net| net.addr()),
             ipv6: v6().find(|address| !address.is_unicast_link_local()).or_else(|| v6().next()),
-            broadcasts: v4_nets.filter_map(broadcast_of).collect(),
+            broadcasts: v4().filter_map(broadcast_of).collect(),
         }
     }
 

@@ -46,48 +46,26 @@ impl Merged<'_> {
     }
 }
 
-/// Packets that are merged may differ only in lengths, IP identification, checksums, sequence
-/// number and TCP flags.
+/// The fields in which packets that are merged may differ, each with its offset in the header and
+/// its length, in ascending order: lengths, IP identification and checksums, and TCP's sequence
+/// number and flags.
+const CHANGES_V4: &[(usize, usize)] = &[(2, 4), (ipv4::CHECKSUM_AT, 2)];
+const CHANGES_V6: &[(usize, usize)] = &[(4, 2)];
+const CHANGES_TCP: &[(usize, usize)] = &[(4, 4), (tcp::FLAGS_AT + 1, 1), (tcp::CHECKSUM_AT, 2)];
+const CHANGES_UDP: &[(usize, usize)] = &[(udp::LENGTH_AT, 4)];
+
+/// Returns true if two headers differ outside of the fields that may differ.
 fn differs(one: &[u8], other: &[u8], layout: &Layout) -> bool {
-    let (network, transport) = (layout.network_at, layout.transport_at);
-    let without: [std::ops::Range<usize>; 5] = if layout.protocol == protocol::TCP {
-        let flags_at = transport + tcp::FLAGS_AT + 1;
-        let (sequence, flags) = (transport + 4..transport + 8, flags_at..flags_at + 1);
-        let [length, number, checksum] = network_changes(network, layout.is_v4);
-        return differs_without(
-            one,
-            other,
-            [length, number, checksum, sequence, flags],
-            transport + tcp::CHECKSUM_AT..transport + tcp::CHECKSUM_AT + 2,
-        );
-    } else {
-        let [length, number, checksum] = network_changes(network, layout.is_v4);
-        [length, number, checksum, transport + 4..transport + 6, transport + 6..transport + 8]
-    };
-    differs_without(one, other, without, 0..0)
-}
-
-fn network_changes(network: usize, is_v4: bool) -> [std::ops::Range<usize>; 3] {
-    if is_v4 {
-        [network + 2..network + 4, network + 4..network + 6, network + 10..network + 12]
-    } else {
-        [network + 4..network + 6, network + 6..network + 6, network + 6..network + 6]
-    }
-}
-
-/// Returns true if two headers differ outside of some ranges, which must be in ascending order.
-fn differs_without(
-    one: &[u8],
-    other: &[u8],
-    without: [std::ops::Range<usize>; 5],
-    last: std::ops::Range<usize>,
-) -> bool {
+    let network = if layout.is_v4 { CHANGES_V4 } else { CHANGES_V6 };
+    let transport = if layout.protocol == protocol::TCP { CHANGES_TCP } else { CHANGES_UDP };
     let mut from = 0;
-    for range in without.into_iter().chain([last]).filter(|range| !range.is_empty()) {
-        if one[from..range.start] != other[from..range.start] {
-            return true;
+    for (header, changes) in [(layout.network_at, network), (layout.transport_at, transport)] {
+        for (at, len) in changes {
+            if one[from..header + at] != other[from..header + at] {
+                return true;
+            }
+            from = header + at + len;
         }
-        from = range.end;
     }
     one[from..] != other[from..]
 }

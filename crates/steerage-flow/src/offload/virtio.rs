@@ -88,20 +88,10 @@ impl Offload {
             (OffloadKind::Udp, _) => GSO_UDP_L4,
         };
         let header_bytes = if self.is_super_frame() { self.header_bytes } else { 0 };
-        let [header, segment] = [header_bytes, self.segment_bytes].map(u16::to_le_bytes);
-        let [start, offset] = [self.transport_at, self.checksum_at - self.transport_at].map(u16::to_le_bytes);
-        let ecn = if self.ecn { GSO_ECN } else { 0 };
-        Some([
-            NEEDS_CSUM,
-            gso | ecn,
-            header[0],
-            header[1],
-            segment[0],
-            segment[1],
-            start[0],
-            start[1],
-            offset[0],
-            offset[1],
-        ])
+        let fields = [header_bytes, self.segment_bytes, self.transport_at, self.checksum_at - self.transport_at];
+        let mut header = [0; VIRTIO_BYTES];
+        (header[0], header[1]) = (NEEDS_CSUM, if self.ecn { gso | GSO_ECN } else { gso });
+        header[2..].copy_from_slice(fields.map(u16::to_le_bytes).as_flattened());
+        Some(header)
     }
 }

@@ -226,25 +226,20 @@ impl<K: KeyRule> FrameHasher<K> {
         (link, now): (LinkType, Timestamp),
         fragments: &mut FragmentTable,
     ) -> u64 {
-        let batch =
-            BatchKeys { by: self, access, link, now, fragments: RefCell::new(fragments), unparsed: Cell::new(0) };
-        if link != LinkType::ETHERNET {
-            let batch = OtherFrames(batch);
-            fetch(frames, &batch.0.access);
-            self.hasher.hash_batch_with(frames, &batch);
-            return batch.0.unparsed.get();
-        }
-        let batch = EthernetFrames(batch);
-        match (self.rule.affinity(), self.hasher.plain_frames(&dissect::TUNNEL_PORTS)) {
-            (Some(affinity), Some(kernel)) if frames.len() >= LEAST_TOGETHER && !dissect::are_ports_chosen() => {
-                frames.chunks_mut(TOGETHER).for_each(|frames| batch.hash_together(frames, affinity, kernel));
+        let fragments = RefCell::new(fragments);
+        if link == LinkType::ETHERNET {
+            let batch = BatchKeys::<_, _, true> { by: self, access, link, now, fragments, unparsed: Cell::new(0) };
+            match (self.rule.affinity(), self.hasher.plain_frames(&dissect::TUNNEL_PORTS)) {
+                (Some(affinity), Some(kernel)) if frames.len() >= LEAST_TOGETHER && !dissect::are_ports_chosen() => {
+                    frames.chunks_mut(TOGETHER).for_each(|frames| batch.hash_together(frames, affinity, kernel));
+                }
+                _ => batch.hash_each(frames),
             }
-            _ => {
-                fetch(frames, &batch.0.access);
-                self.hasher.hash_batch_with(frames, &batch);
-            }
+            return batch.unparsed.get();
         }
-        batch.0.unparsed.get()
+        let batch = BatchKeys::<_, _, false> { by: self, access, link, now, fragments, unparsed: Cell::new(0) };
+        batch.hash_each(frames);
+        batch.unparsed.get()
     }
 
     /// Returns the hash of one frame without a fragment table. Any fragment except the first gets
@@ -278,14 +273,9 @@ pub trait FrameAccess<T> {
     fn set_hash(&self, frame: &mut T, hash: FlowHash);
 }
 
-#[inline(always)]
-fn fetch<T>(frames: &[T], access: &impl FrameAccess<T>) {
-    for frame in frames {
-        access.bytes(frame);
-    }
-}
-
-struct BatchKeys<'a, K, A> {
+/// The keys of a batch of frames. `ETHERNET` is true if the first header of the frames is an
+/// Ethernet header: a constant, so that no frame is compared with other link types.
+struct BatchKeys<'a, K, A, const ETHERNET: bool> {
     by: &'a FrameHasher<K>,
     access: A,
     link: LinkType,
@@ -294,7 +284,37 @@ struct BatchKeys<'a, K, A> {
     unparsed: Cell<u64>,
 }
 
-impl<K: KeyRule, A> BatchKeys<'_, K, A> {
+impl<K: KeyRule, A, const ETHERNET: bool> BatchKeys<'_, K, A, ETHERNET> {
+    #[inline(always)]
+    fn hash_each<T>(&self, frames: &mut [T])
+    where
+        A: FrameAccess<T>,
+    {
+        // The caller's `bytes` may prefetch each frame.
+        for frame in &*frames {
+            self.access.bytes(frame);
+        }
+        self.by.hasher.hash_batch_with(frames, self);
+    }
+
+    /// Hashes at most [`TOGETHER`] frames: first the plain frames together, and then the other
+    /// frames in order.
+    #[inline(always)]
+    fn hash_together<T>(&self, frames: &mut [T], affinity: Affinity, kernel: PlainFrames<'_>)
+    where
+        A: FrameAccess<T>,
+    {
+        let (mut bytes, mut hashes) = ([&[][..]; TOGETHER], [0; TOGETHER]);
+        bytes.iter_mut().zip(&*frames).for_each(|(bytes, frame)| *bytes = self.access.bytes(frame));
+        let mut others = kernel.hash(&bytes[..frames.len()], affinity, &mut hashes);
+        frames.iter_mut().zip(hashes).for_each(|(frame, hash)| self.access.set_hash(frame, FlowHash(hash)));
+        while others != 0 {
+            let other = others.trailing_zeros() as usize;
+            self.by.hasher.hash_batch_with(&mut frames[other..=other], self);
+            others &= others - 1;
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn of_any(&self, frame: &[u8]) -> FlowKey {
@@ -307,68 +327,27 @@ impl<K: KeyRule, A> BatchKeys<'_, K, A> {
     }
 }
 
-struct EthernetFrames<'a, K, A>(BatchKeys<'a, K, A>);
-
-impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for EthernetFrames<'_, K, A> {
+impl<T, K: KeyRule, A: FrameAccess<T>, const ETHERNET: bool> Hashing<T> for BatchKeys<'_, K, A, ETHERNET> {
     #[inline(always)]
     fn key(&self, frame: &T) -> FlowKey {
-        let Self(batch) = self;
-        let frame = batch.access.bytes(frame);
-        if let Some(key) = batch.by.rule.custom(frame, LinkType::ETHERNET) {
+        let link = if ETHERNET { LinkType::ETHERNET } else { self.link };
+        let frame = self.access.bytes(frame);
+        if let Some(key) = self.by.rule.custom(frame, link) {
             return key.by_words();
         }
-        match dissect::plain(frame, batch.by.layers) {
-            Some(key) => batch.by.rule.of_flow(key),
-            None => batch.of_any(frame).by_words(),
-        }
-    }
-
-    #[inline(always)]
-    fn store(&self, frame: &mut T, hash: FlowHash) {
-        self.0.access.set_hash(frame, hash);
-    }
-}
-
-impl<K: KeyRule, A> EthernetFrames<'_, K, A> {
-    /// Hashes at most [`TOGETHER`] frames: first the plain frames together, and then the other
-    /// frames in order.
-    #[inline(always)]
-    fn hash_together<T>(&self, frames: &mut [T], affinity: Affinity, kernel: PlainFrames<'_>)
-    where
-        A: FrameAccess<T>,
-    {
-        let access = &self.0.access;
-        let (mut bytes, mut hashes) = ([&[][..]; TOGETHER], [0; TOGETHER]);
-        bytes.iter_mut().zip(&*frames).for_each(|(bytes, frame)| *bytes = access.bytes(frame));
-        let mut others = kernel.hash(&bytes[..frames.len()], affinity, &mut hashes);
-        frames.iter_mut().zip(hashes).for_each(|(frame, hash)| access.set_hash(frame, FlowHash(hash)));
-        while others != 0 {
-            let other = others.trailing_zeros() as usize;
-            self.0.by.hasher.hash_batch_with(&mut frames[other..=other], self);
-            others &= others - 1;
-        }
-    }
-}
-
-struct OtherFrames<'a, K, A>(BatchKeys<'a, K, A>);
-
-impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for OtherFrames<'_, K, A> {
-    #[inline(always)]
-    fn key(&self, frame: &T) -> FlowKey {
-        let Self(batch) = self;
-        let frame = batch.access.bytes(frame);
-        if let Some(key) = batch.by.rule.custom(frame, batch.link) {
-            return key.by_words();
-        }
-        let plain = if batch.link == LinkType::RAW { dissect::plain_ip(frame, batch.by.layers) } else { None };
+        let plain = match link {
+            LinkType::ETHERNET if ETHERNET => dissect::plain(frame, self.by.layers),
+            LinkType::RAW => dissect::plain_ip(frame, self.by.layers),
+            _ => None,
+        };
         match plain {
-            Some(key) => batch.by.rule.of_flow(key),
-            None => batch.of_any(frame).by_words(),
+            Some(key) => self.by.rule.of_flow(key),
+            None => self.of_any(frame).by_words(),
         }
     }
 
     #[inline(always)]
     fn store(&self, frame: &mut T, hash: FlowHash) {
-        self.0.access.set_hash(frame, hash);
+        self.access.set_hash(frame, hash);
     }
 }

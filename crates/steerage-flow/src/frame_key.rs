@@ -226,19 +226,19 @@ impl<K: KeyRule> FrameHasher<K> {
         (link, now): (LinkType, Timestamp),
         fragments: &mut FragmentTable,
     ) -> u64 {
-        let fragments = RefCell::new(fragments);
-        if link == LinkType::ETHERNET {
-            let batch = BatchKeys::<_, _, true> { by: self, access, link, now, fragments, unparsed: Cell::new(0) };
-            match (self.rule.affinity(), self.hasher.plain_frames(&dissect::TUNNEL_PORTS)) {
-                (Some(affinity), Some(kernel)) if frames.len() >= LEAST_TOGETHER && !dissect::are_ports_chosen() => {
-                    frames.chunks_mut(TOGETHER).for_each(|frames| batch.hash_together(frames, affinity, kernel));
-                }
-                _ => batch.hash_each(frames),
-            }
+        let (fragments, unparsed) = (RefCell::new(fragments), Cell::new(0));
+        if link != LinkType::ETHERNET {
+            let batch = BatchKeys::<_, _, false> { by: self, access, link, now, fragments, unparsed };
+            batch.hash_each(frames);
             return batch.unparsed.get();
         }
-        let batch = BatchKeys::<_, _, false> { by: self, access, link, now, fragments, unparsed: Cell::new(0) };
-        batch.hash_each(frames);
+        let batch = BatchKeys::<_, _, true> { by: self, access, link, now, fragments, unparsed };
+        match (self.rule.affinity(), self.hasher.plain_frames(&dissect::TUNNEL_PORTS)) {
+            (Some(affinity), Some(kernel)) if frames.len() >= LEAST_TOGETHER && !dissect::are_ports_chosen() => {
+                frames.chunks_mut(TOGETHER).for_each(|frames| batch.hash_together(frames, affinity, kernel));
+            }
+            _ => batch.hash_each(frames),
+        }
         batch.unparsed.get()
     }
 

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use steerage::policy::PathCosts;
 
 /// The costs of the receive path, in nanoseconds, from `lab/scale/*.toml`.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// The machine that was measured.
@@ -30,17 +30,7 @@ pub struct Profile {
 impl Profile {
     /// Returns a profile in which only the packet function takes time.
     pub fn free() -> Self {
-        Self {
-            name: "free".to_owned(),
-            receive: 0.0,
-            hash: 0.0,
-            hand_over: [0.0; 2],
-            take_over: [0.0; 2],
-            round: 0.0,
-            line: [0.0; 2],
-            wake: 0.0,
-            woken: 0.0,
-        }
+        Self { name: "free".to_owned(), ..Self::default() }
     }
 
     /// Returns a profile in which all costs are multiplied by `by`.

@@ -71,20 +71,10 @@ const RACES_ONCE_IN: u64 = 500;
 impl Witness {
     /// Creates a checker for handlers with the special actions (such as panics) in `mood`.
     pub fn new(mood: Mood) -> Arc<Self> {
-        Arc::new(Self {
-            mood,
-            owner: (0..GROUPS_MAX * BUCKETS).map(|_| AtomicU16::new(NOBODY)).collect(),
-            strangers: AtomicU64::new(0),
-            late: AtomicU64::new(0),
-            gaps: AtomicU64::new(0),
-            torn: AtomicU64::new(0),
-            chained: AtomicU64::new(0),
-            merged: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
-            moved: AtomicU64::new(0),
-            made: AtomicU64::new(0),
-            racer: OnceLock::new(),
-        })
+        let owner = (0..GROUPS_MAX * BUCKETS).map(|_| AtomicU16::new(NOBODY)).collect();
+        let (strangers, late, gaps, torn, chained) = Default::default();
+        let (merged, seen, moved, made, racer) = Default::default();
+        Arc::new(Self { mood, owner, strangers, late, gaps, torn, chained, merged, seen, moved, made, racer })
     }
 
     /// Lets another thread sometimes take the control lock while the state of a bucket moves.

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use steerage_core::ids::MoveCause;
-use steerage_core::limits::BUCKETS;
 use steerage_core::placement::{Findings, Plan};
 
+use crate::packing::equal_shares;
 use crate::policy::{GroupLoad, GroupStart, Hash, MapRequest, Policy};
 
 /// A policy that is replaced by [`Hash`](struct@Hash) as soon as it panics or chooses a CPU that
@@ -87,11 +87,7 @@ impl Policy for Guarded {
         if had_failed || !self.has_failed {
             return request.flatten();
         }
-        let mut map = Box::new(*load.map);
-        for (bucket, cpu) in map.iter_mut().enumerate() {
-            *cpu = load.order[bucket * load.order.len() / BUCKETS];
-        }
-        Some(MapRequest::new(map, MoveCause::Balance))
+        Some(MapRequest::new(equal_shares(load.order), MoveCause::Balance))
     }
 
     fn moves_receivers(&self) -> bool {

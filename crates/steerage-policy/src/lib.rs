@@ -21,8 +21,8 @@
 //! | `load`, `distances`, `elephants` | the load meter, the distance between CPUs, and the flow that fills a bucket |
 //! | `receivers` | which CPU polls a queue |
 //! | `activity` | whether the instance is idle |
-//! | `packing` | assigns buckets to CPUs by their loads |
 //! | `guarded`, `tester` | replaces a policy that fails; tests of policies: [`PolicyTester`] |
+//! | `packing` | assigns buckets to CPUs by their loads |
 //! | `policy` | the trait, its input and its output |
 //! | `limits` | every limit, with its reason |
 #![forbid(unsafe_code)]

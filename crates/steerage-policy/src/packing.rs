@@ -11,6 +11,11 @@ pub(crate) fn members(cpus: &[u16]) -> impl Fn(&u16) -> bool + use<> {
     move |cpu| is_in.get(usize::from(*cpu)).is_some_and(|is_in| *is_in)
 }
 
+/// Returns a map in which all of these CPUs have equal shares of the buckets.
+pub(crate) fn equal_shares(cpus: &[u16]) -> Box<[u16; BUCKETS]> {
+    Box::new(std::array::from_fn(|bucket| cpus[bucket * cpus.len() / BUCKETS]))
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loads<'a> {
     pub(crate) map: &'a [u16; BUCKETS],

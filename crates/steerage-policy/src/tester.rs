@@ -2,6 +2,7 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 
 use crate::limits::REFINE_EVERY;
+use crate::packing::equal_shares;
 use crate::policy::{CpuLoad, GroupLoad, GroupStart, Policy, Window};
 use steerage_flow::Timestamp;
 
@@ -38,11 +39,7 @@ impl<P: Policy> PolicyTester<P> {
         let order: Vec<u16> = (0..cpus).collect();
         let plan = policy.plan(&GroupStart::new(&order, 1, &[]));
         assert!(plan.order.iter().all(|cpu| order.contains(cpu)), "the plan names a CPU that does not exist: {plan:?}");
-        let chosen = plan.choose(&order);
-        let mut map = Box::new([0; BUCKETS]);
-        for (bucket, cpu) in map.iter_mut().enumerate() {
-            *cpu = chosen[bucket * chosen.len() / BUCKETS];
-        }
+        let map = equal_shares(&plan.choose(&order));
         Self { policy, order, map, work: Box::new([0.0; BUCKETS]), now: Timestamp::ZERO }
     }
 

@@ -91,11 +91,12 @@ impl Known {
         self.costs.known_class(apart, tuning).unwrap_or(0)
     }
 
+    /// Makes an entry in `crossings` for each distance of the regime that has none.
     fn key(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> RegimeKey {
-        let mut others: Vec<(u16, usize)> =
-            regime.others.iter().map(|cpu| (*cpu, self.class(seen, *cpu, tuning))).collect();
-        others.sort_unstable();
-        RegimeKey { kind: regime.kind, others }
+        for cpu in &regime.others {
+            self.class(seen, *cpu, tuning);
+        }
+        self.known_key(seen, regime, tuning)
     }
 
     fn known_key(&self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> RegimeKey {

@@ -1,5 +1,6 @@
 use steerage::device::FrameHeader;
 
+use super::Format;
 use super::classic::{self, Classic};
 use super::pcapng::{self, Block, Pcapng};
 use super::walk::{Stop, Wrong};
@@ -84,19 +85,13 @@ pub struct CaptureMerge {
 
 #[derive(Debug, Default)]
 struct Stream {
-    reader: Option<Reader>,
+    format: Option<Format>,
     nanos: u64,
     /// True if the next bytes of a pcap file are the file's header.
     is_new: bool,
     found: Option<CaptureRecord>,
     /// For each interface in this stream's current section, its number in the merged file.
     interfaces: Vec<u32>,
-}
-
-#[derive(Debug)]
-enum Reader {
-    Classic(Classic),
-    Pcapng(Pcapng),
 }
 
 impl CaptureMerge {
@@ -154,9 +149,9 @@ impl CaptureMerge {
     pub fn append(&mut self, nth: usize, record: &[u8], to: &mut Vec<u8>) -> Result<(), MergeError> {
         let stream = &mut self.streams[nth];
         stream.found = None;
-        match &stream.reader {
+        match &stream.format {
             None => Ok(()),
-            Some(Reader::Classic(_)) => {
+            Some(Format::Classic(_)) => {
                 if std::mem::take(&mut stream.is_new) {
                     return self.begin(
                         record,
@@ -167,7 +162,7 @@ impl CaptureMerge {
                 to.extend_from_slice(record);
                 Ok(())
             }
-            Some(Reader::Pcapng(reader)) => match reader.kind(record) {
+            Some(Format::Pcapng(reader)) => match reader.kind(record) {
                 Block::Section => {
                     stream.interfaces.clear();
                     let mut head = record.to_vec();
@@ -232,26 +227,26 @@ impl CaptureMerge {
 
 impl Stream {
     fn find(&mut self, bytes: &[u8]) -> Result<CaptureRecord, Stop> {
-        let reader = match &mut self.reader {
-            Some(reader) => reader,
+        let format = match &mut self.format {
+            Some(format) => format,
             None => {
                 let Some(magic) = bytes.first_chunk() else { return Err(Stop::Short { needs: MAGIC_BYTES }) };
                 if pcapng::is_magic(*magic) {
-                    self.reader.insert(Reader::Pcapng(Pcapng::default()))
+                    self.format.insert(Format::Pcapng(Pcapng::default()))
                 } else if !classic::is_magic(*magic) {
                     return Err(Stop::Wrong(Wrong::new("it does not begin as a capture".to_owned(), "")));
                 } else if bytes.len() < classic::HEADER_BYTES {
                     return Err(Stop::Short { needs: classic::HEADER_BYTES });
                 } else {
-                    self.reader = Some(Reader::Classic(Classic::new(bytes).map_err(Stop::Wrong)?));
+                    self.format = Some(Format::Classic(Classic::new(bytes).map_err(Stop::Wrong)?));
                     self.is_new = true;
                     return Ok(CaptureRecord { len: classic::HEADER_BYTES, nanos: 0 });
                 }
             }
         };
-        let (len, nanos) = match reader {
-            Reader::Classic(reader) => reader.next(bytes)?,
-            Reader::Pcapng(reader) => reader.next(bytes)?,
+        let (len, nanos) = match format {
+            Format::Classic(classic) => classic.next(bytes)?,
+            Format::Pcapng(pcapng) => pcapng.next(bytes)?,
         };
         if nanos != FrameHeader::NO_TIME {
             self.nanos = nanos;

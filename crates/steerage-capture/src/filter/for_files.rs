@@ -18,12 +18,9 @@ impl FileFilters {
         if numbers::looks_like(&text) {
             return Ok(Self::Numbers { filter: text.parse::<Filter>()?.for_frames()?, link: None });
         }
-        let mut all = kinds.to_vec();
-        if others {
-            all.extend(FrameKind::usual());
-        }
+        let usual = FrameKind::usual().filter(|_| others);
         let mut wanted: Vec<FrameKind> = Vec::new();
-        for kind in all {
+        for kind in kinds.iter().copied().chain(usual) {
             if !wanted.contains(&kind) {
                 wanted.push(kind);
             }

@@ -59,7 +59,8 @@ pub struct Balance {
     tuning: Tuning,
     known: Known,
     demand: Demand,
-    state: State,
+    /// The probe of another regime, while it lasts.
+    probe: Option<Box<Probe>>,
     seen_since: Option<Timestamp>,
     /// The time at which the current regime began. `None` if the group has had only one regime.
     began: Option<Timestamp>,
@@ -83,12 +84,6 @@ pub struct Balance {
     asks_distance: Option<u16>,
     reason: Reason,
     findings: Findings,
-}
-
-#[derive(Clone, Debug)]
-enum State {
-    Steady,
-    Probing(Box<Probe>),
 }
 
 #[derive(Clone, Debug)]
@@ -129,7 +124,7 @@ impl Balance {
             tuning,
             known: Known::new(&tuning),
             demand: Demand::default(),
-            state: State::Steady,
+            probe: None,
             seen_since: None,
             began: None,
             moving: None,
@@ -186,7 +181,7 @@ impl Balance {
             // The group's first switch uses up the time for probes, even if its gain seems certain.
             self.budget = Duration::ZERO;
         }
-        self.state = State::Probing(Box::new(Probe {
+        self.probe = Some(Box::new(Probe {
             before: seen.regime.clone(),
             map: Box::new(*seen.load.map),
             baseline,
@@ -295,10 +290,9 @@ impl Balance {
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;
         if !is_better && now.since(arrived) < tuning.probe {
-            self.state = State::Probing(probe);
+            self.probe = Some(probe);
             return None;
         }
-        self.state = State::Steady;
         if is_better || (probe.measured > 0 && gain.mean > 0.0) {
             self.reason = Reason::Measured;
             return None;
@@ -392,7 +386,7 @@ impl Policy for Balance {
 
     fn cpus_changed(&mut self) {
         // Measurements before the change of CPUs cannot be compared with those after it.
-        self.state = State::Steady;
+        self.probe = None;
         self.budget = self.tuning.probe;
         self.is_even = false;
         self.known.start_over();
@@ -435,15 +429,15 @@ impl Policy for Balance {
             self.switch += (took - self.switch) * tuning.recent;
             return None;
         }
-        let request = match std::mem::replace(&mut self.state, State::Steady) {
-            State::Probing(probe) => {
+        let request = match self.probe.take() {
+            Some(probe) => {
                 self.known.learn_costs(&seen, &tuning);
                 if seen.is_short && self.known.learn_rate(&seen, &tuning) {
                     self.known.measure_anew(&seen, &seen.regime, &tuning);
                 }
                 self.judge(&seen, probe)
             }
-            State::Steady => {
+            None => {
                 if !seen.is_short {
                     self.known.learn_enough(&seen, &tuning);
                 } else if self.known.learn_rate(&seen, &tuning) {

@@ -226,7 +226,7 @@ impl Forward {
                 }
                 Err(_) => drop_as(packet, Fate::NoRoom),
             },
-            Err(Refused { fate, problem }) => self.refuse(packet, &ip, came, fate, problem),
+            Err(refused) => self.refuse(packet, &ip, came, refused),
         }
     }
 
@@ -271,15 +271,8 @@ impl Forward {
         })
     }
 
-    fn refuse(
-        &mut self,
-        mut packet: Packet<'_>,
-        ip: &Ip,
-        came: &Came<'_>,
-        fate: Fate,
-        problem: Option<Problem>,
-    ) -> Fate {
-        let Some(problem) = problem else { return drop_as(packet, fate) };
+    fn refuse(&mut self, mut packet: Packet<'_>, ip: &Ip, came: &Came<'_>, refused: Refused) -> Fate {
+        let Refused { fate, problem: Some(problem) } = refused else { return drop_as(packet, refused.fate) };
         let headers = packet.data().get(ip.at..).unwrap_or_default();
         let headers = &headers[..headers.len().min(ip.len)];
         let (may, source) = match ip.destination {

@@ -56,13 +56,11 @@ pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<F
 }
 
 fn file_header(kind: FrameKind) -> Vec<u8> {
-    let (link, magic, version) = (u32::from(kind.link.0), 0xa1b2_c3d4_u32, [2_u16, 4]);
-    let words = [magic, 0, 0, 0, WHOLE_BYTES, link];
-    let bytes = |word: u32| if kind.big_endian { word.to_be_bytes() } else { word.to_le_bytes() };
-    let mut header: Vec<u8> = words.into_iter().flat_map(bytes).collect();
-    let halves = version.map(|half| if kind.big_endian { half.to_be_bytes() } else { half.to_le_bytes() });
-    header[4..8].copy_from_slice(halves.as_flattened());
-    header
+    let FrameKind { link, big_endian } = kind;
+    // Version 2.4: two numbers of 16 bits.
+    let version = if big_endian { 2 << 16 | 4 } else { 4 << 16 | 2 };
+    let words = [0xa1b2_c3d4_u32, version, 0, 0, WHOLE_BYTES, link.0.into()];
+    words.iter().flat_map(|word| if big_endian { word.to_be_bytes() } else { word.to_le_bytes() }).collect()
 }
 
 struct Compiler<'a> {

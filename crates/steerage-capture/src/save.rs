@@ -58,9 +58,8 @@ pub fn create_when_read(path: impl AsRef<Path>, waits: impl FnMut(u64) -> bool) 
     // If the path names an open descriptor, such as /dev/stdout, the file may have contents
     // already. A FIFO has no file position.
     let written = (&file).stream_position().unwrap_or(head.len() as u64);
-    let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
-    let shared = SavedFile::new(Arc::new(Writer::new(name.clone(), options)), format);
-    Ok(output(name, "pcap", Arc::new(shared), Target::File(file, written)))
+    let writer = Arc::new(Writer::new(name.clone(), WriterOptions::new(format, BUFFER_BYTES)));
+    Ok(output(name, "pcap", Arc::new(SavedFile::new(writer)), Target::File(file, written)))
 }
 
 pub(super) fn open_when_read(path: &Path, mut waits: impl FnMut(u64) -> bool) -> io::Result<File> {
@@ -108,10 +107,10 @@ pub fn create_rotating(name: FilePattern, rotate: Rotate, keep: Option<NonZero<u
     }
     let format = format_of(Path::new(name.as_str()));
     let series = FileSeries::new(name, keep).map_err(failed)?;
-    let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
+    let options = WriterOptions::new(format, BUFFER_BYTES);
     let writer = Arc::new(Writer::new(text.clone(), options).rotating(rotate));
     writer.append(&format.file_head());
-    Ok(output(text, "pcap", Arc::new(SavedFile::new(writer, format)), Target::Series(series)))
+    Ok(output(text, "pcap", Arc::new(SavedFile::new(writer)), Target::Series(series)))
 }
 
 fn format_of(path: &Path) -> StreamFormat {
@@ -140,7 +139,6 @@ fn now() -> WallTime {
 #[derive(Debug)]
 pub(super) struct SavedFile {
     pub(super) writer: Arc<Writer>,
-    format: StreamFormat,
     /// The interfaces, in the order of their numbers. A CPU takes this lock only for its first
     /// packet of each interface.
     interfaces: Mutex<Vec<Interface>>,
@@ -154,8 +152,8 @@ pub(super) struct SavedFile {
 }
 
 impl SavedFile {
-    pub(super) fn new(writer: Arc<Writer>, format: StreamFormat) -> Self {
-        Self { writer, format, interfaces: Mutex::default(), epoch: now(), unwrap: None, seen: None }
+    pub(super) fn new(writer: Arc<Writer>) -> Self {
+        Self { writer, interfaces: Mutex::default(), epoch: now(), unwrap: None, seen: None }
     }
 
     pub(super) fn part_of(self, seen: Arc<LinksSeen>, unwrap: Option<Unwrap>) -> Self {
@@ -165,17 +163,18 @@ impl SavedFile {
     /// Returns the number of an interface. A new interface is written to the file before its first
     /// packet. Returns `None` if the format does not allow a second link type.
     pub(super) fn number_of(&self, interface: Interface) -> Option<u32> {
-        if self.seen.as_ref().is_some_and(|seen| !seen.see(interface.link) && !self.format.takes_several_links()) {
+        let format = self.writer.format();
+        if self.seen.as_ref().is_some_and(|seen| !seen.see(interface.link) && !format.takes_several_links()) {
             return None;
         }
         let mut interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = interfaces.iter().position(|known| *known == interface) {
             return Some(known as u32);
         }
-        if !interfaces.is_empty() && !self.format.takes_several_links() {
+        if !interfaces.is_empty() && !format.takes_several_links() {
             return None;
         }
-        self.writer.append(&self.format.interface_head(interface));
+        self.writer.append(&format.interface_head(interface));
         interfaces.push(interface);
         Some(interfaces.len() as u32 - 1)
     }
@@ -184,7 +183,7 @@ impl SavedFile {
     /// without packets.
     pub(super) fn begin(&self, link: LinkType) {
         if self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
-            self.number_of(self.format.interface(link, 0));
+            self.number_of(self.writer.format().interface(link, 0));
         }
     }
 }
@@ -223,7 +222,7 @@ impl TxQueue for Save {
             return Ok(sent);
         }
         let Self { file, lane, interfaces, .. } = self;
-        let (format, unwrap) = (file.format, file.unwrap);
+        let (format, unwrap) = (file.writer.format(), file.unwrap);
         let (handled, source) = (file.epoch.as_nanos() + packets.now().as_nanos(), packets.source());
         let (mut entry, mut failed): (Option<Entry<'_>>, _) = (None, false);
         // After an error within a batch, the remaining packets of the batch count as refused.
@@ -303,7 +302,7 @@ impl TxQueue for Save {
 impl Drop for Save {
     fn drop(&mut self) {
         // Even a pcap file without packets needs a header, which names a link type.
-        let format = self.file.format;
+        let format = self.file.writer.format();
         let needs_head = !format.takes_several_links() && self.file.seen.is_none();
         let head = if needs_head { format.interface_head(format.interface(LinkType::ETHERNET, 0)) } else { Vec::new() };
         self.file.writer.leave(&self.lane, &head);

@@ -18,9 +18,7 @@ const BUFFER_MIN: usize = 1 << 20;
 /// Options for writing a stream.
 #[derive(Clone, Debug)]
 pub struct StreamOptions {
-    format: StreamFormat,
-    buffer_bytes: usize,
-    patient: bool,
+    writing: WriterOptions,
     unwrap: Option<Unwrap>,
     seen: Arc<LinksSeen>,
 }
@@ -28,14 +26,14 @@ pub struct StreamOptions {
 impl StreamOptions {
     /// Makes options for a stream with the format `format`.
     pub fn new(format: StreamFormat) -> Self {
-        Self { format, buffer_bytes: 4 << 20, patient: false, unwrap: None, seen: Arc::default() }
+        Self { writing: WriterOptions::new(format, 4 << 20), unwrap: None, seen: Arc::default() }
     }
 
     /// Sets the number of bytes that may wait to be written, at least 1 MiB. If the buffer is full,
     /// the stream loses packets of live inputs.
     #[must_use]
     pub fn buffer(mut self, bytes: usize) -> Self {
-        self.buffer_bytes = bytes.max(BUFFER_MIN);
+        self.writing.buffer_bytes = bytes.max(BUFFER_MIN);
         self
     }
 
@@ -43,7 +41,7 @@ impl StreamOptions {
     /// limit, and not only for [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
-        self.patient = true;
+        self.writing.patient = true;
         self
     }
 
@@ -116,11 +114,10 @@ pub fn stream(
     let failed = |error: nix::errno::Errno| DeviceError::new(name.clone(), "write to", io::Error::from(error));
     let flags = OFlag::from_bits_retain(fcntl(to.as_fd(), FcntlArg::F_GETFL).map_err(failed)?);
     fcntl(to.as_fd(), FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map_err(failed)?;
-    let StreamOptions { format, buffer_bytes, patient, unwrap, seen } = options;
-    let writing = WriterOptions { format, buffer_bytes, patient, watched: pipe::is_pipe(&to) };
-    let writer = Arc::new(Writer::new(name.clone(), writing));
-    writer.append(&format.file_head());
-    let stream = Stream { file: Arc::new(SavedFile::new(writer, format).part_of(seen, unwrap)) };
+    let StreamOptions { writing, unwrap, seen } = options;
+    let writer = Arc::new(Writer::new(name.clone(), WriterOptions { watched: pipe::is_pipe(&to), ..writing }));
+    writer.append(&writing.format.file_head());
+    let stream = Stream { file: Arc::new(SavedFile::new(writer).part_of(seen, unwrap)) };
     Ok((save::output(name, "stream", Arc::clone(&stream.file), Target::File(to, 0)), stream))
 }
 

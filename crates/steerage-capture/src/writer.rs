@@ -152,6 +152,12 @@ pub(super) struct Writer {
     stuck_since: AtomicU64,
 }
 
+impl WriterOptions {
+    pub(super) fn new(format: StreamFormat, buffer_bytes: usize) -> Self {
+        Self { format, buffer_bytes, patient: false, watched: false }
+    }
+}
+
 impl Writer {
     pub(super) fn new(name: String, options: WriterOptions) -> Self {
         let (buffer, wake, lanes, stuck_since, file) = Default::default();
@@ -196,6 +202,11 @@ impl Writer {
         };
         let started = std::thread::Builder::new().name("pcap".to_owned()).spawn(body);
         started.map(drop).map_err(|error| DeviceError::new(self.name.clone(), "start a thread to write to", error))
+    }
+
+    #[inline]
+    pub(super) fn format(&self) -> StreamFormat {
+        self.options.format
     }
 
     fn file(&self) -> MutexGuard<'_, Option<Arc<File>>> {
@@ -495,8 +506,7 @@ mod tests {
     #[test]
     fn a_file_without_packets_has_its_head_when_the_last_cpu_leaves() {
         let path = std::env::temp_dir().join(format!("steerage-head-{}.pcap", std::process::id()));
-        let options =
-            WriterOptions { format: StreamFormat::PcapNanos, buffer_bytes: 1 << 16, patient: false, watched: false };
+        let options = WriterOptions::new(StreamFormat::PcapNanos, 1 << 16);
         let writer = Writer::new("test".to_owned(), options);
         *writer.file() = Some(Arc::new(File::create(&path).unwrap()));
         let [first, last] = [writer.lane(), writer.lane()];

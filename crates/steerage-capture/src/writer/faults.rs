@@ -14,7 +14,7 @@ const LENGTHS: [usize; 5] = [60, 0, 1, 150, 33];
 const BATCHES: u64 = 2;
 
 fn options(format: StreamFormat) -> WriterOptions {
-    WriterOptions { format, buffer_bytes: 1 << 20, patient: false, watched: false }
+    WriterOptions::new(format, 1 << 20)
 }
 
 /// Returns the bytes of the file, and the number of packets that count as sent.

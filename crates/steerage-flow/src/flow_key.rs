@@ -422,14 +422,8 @@ pub enum FlowParts {
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parts() {
-            FlowParts::V4 { source, destination, protocol } => {
-                fmt_protocol(f, protocol)?;
-                fmt_ends(f, source.into(), destination.into())
-            }
-            FlowParts::V6 { source, destination, protocol } => {
-                fmt_protocol(f, protocol)?;
-                fmt_ends(f, source.into(), destination.into())
-            }
+            FlowParts::V4 { source, destination, protocol } => fmt_ip(f, protocol, source.into(), destination.into()),
+            FlowParts::V6 { source, destination, protocol } => fmt_ip(f, protocol, source.into(), destination.into()),
             FlowParts::Link { source: [a, b, c, d, e, g], destination, ethertype } => {
                 write!(f, "link {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x} > ")?;
                 let [a, b, c, d, e, g] = destination;
@@ -444,17 +438,14 @@ impl fmt::Display for FlowKey {
     }
 }
 
-fn fmt_ends(f: &mut fmt::Formatter<'_>, source: SocketAddr, destination: SocketAddr) -> fmt::Result {
+fn fmt_ip(f: &mut fmt::Formatter<'_>, protocol: u8, source: SocketAddr, destination: SocketAddr) -> fmt::Result {
+    match protocol::name(protocol) {
+        Some(name) => write!(f, "{name} ")?,
+        None => write!(f, "protocol-{protocol} ")?,
+    }
     match (source.port(), destination.port()) {
         (0, 0) => write!(f, "{} > {}", source.ip(), destination.ip()),
         _ => write!(f, "{source} > {destination}"),
-    }
-}
-
-fn fmt_protocol(f: &mut fmt::Formatter<'_>, protocol: u8) -> fmt::Result {
-    match protocol::name(protocol) {
-        Some(name) => write!(f, "{name} "),
-        None => write!(f, "protocol-{protocol} "),
     }
 }
 

@@ -201,8 +201,8 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFo
         }
         Ok(Some((Format::Classic(classic), _))) => {
             kinds.known.push(FrameKind::new(classic.link(), classic.is_big_endian()));
-            let format = Format::Classic(classic);
-            Ok((format.link(), format.written()))
+            let format = if classic.has_nanos() { StreamFormat::PcapNanos } else { StreamFormat::Pcap };
+            Ok((Some(classic.link()), format))
         }
         // The file is empty.
         Ok(None) => Ok((None, StreamFormat::Pcap)),

@@ -205,23 +205,6 @@ enum Format {
     Pcapng(Pcapng),
 }
 
-impl Format {
-    fn link(&self) -> Option<LinkType> {
-        match self {
-            Self::Classic(classic) => Some(classic.link()),
-            Self::Pcapng(_) => None,
-        }
-    }
-
-    fn written(&self) -> StreamFormat {
-        match self {
-            Self::Classic(classic) if classic.has_nanos() => StreamFormat::PcapNanos,
-            Self::Classic(_) => StreamFormat::Pcap,
-            Self::Pcapng(_) => StreamFormat::Pcapng,
-        }
-    }
-}
-
 impl Capture {
     /// Opens a file and reads its first bytes to find its format.
     ///

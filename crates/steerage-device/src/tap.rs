@@ -95,15 +95,6 @@ impl Layer {
         }
     }
 
-    fn takes(self, link: LinkType) -> bool {
-        const IP: [LinkType; 5] =
-            [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
-        match self {
-            Self::Tap => link == LinkType::ETHERNET,
-            Self::Tun => IP.contains(&link),
-        }
-    }
-
     fn flag(self) -> u16 {
         match self {
             Self::Tap => IFF_TAP,

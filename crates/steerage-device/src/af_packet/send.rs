@@ -16,16 +16,15 @@ use std::thread;
 use steerage::flow::wire::ethertype;
 use steerage::{
     DeviceError, LinkType, Output,
-    device::{Outgoing, OutgoingPacket, Sent, TxCapabilities, TxQueue},
+    device::{Outgoing, Sent, TxCapabilities, TxQueue},
     limits::{HANDLE_BUDGET, SEGMENTS_MAX},
-    packet::Received,
 };
 
 use super::interface::Interface;
 use super::spec::Named;
 use super::sys::Socket;
 use super::{PERMISSION, SEND_BUFFER};
-use crate::offloads::merged::{Header, Outcome, Output as Merging, Packets, Wire, count, headers, sendable};
+use crate::offloads::merged::{Header, Outcome, Output as Merging, Packets, Wire};
 use crate::offloads::whole::Whole;
 use crate::options;
 use crate::options::{SpecError, setters};
@@ -274,10 +273,9 @@ impl TxQueue for Send {
 
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let packets: Packets<'_> = std::array::from_fn(|_| packets.next_packet());
-        let headers = headers(&packets);
         let mut sending = Sending { send: self, sent: Sent::default(), full: false, failed: None };
         let output = Merging { name: &self.name, link: self.link, whole: self.whole.as_deref() };
-        output.send(&mut sending, &packets, &headers);
+        output.send(&mut sending, &packets);
         sending.failed.map_or(Ok(sending.sent), Err)
     }
 }
@@ -289,17 +287,7 @@ struct Sending<'s> {
     failed: Option<DeviceError>,
 }
 
-impl<'p> Wire<'p> for Sending<'_> {
-    fn takes(&self, received: &Received<'_>) -> Result<(), Outcome> {
-        let has_link_type = match received.link {
-            LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => {
-                self.send.link == LinkType::RAW
-            }
-            link => link == self.send.link,
-        };
-        sendable(received, has_link_type)
-    }
-
+impl Wire for Sending<'_> {
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome {
         if self.full {
             return Outcome::Full;
@@ -326,11 +314,6 @@ impl<'p> Wire<'p> for Sending<'_> {
                 Outcome::Refused
             }
         }
-    }
-
-    fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header) {
-        let outcome = self.write(header, packet.segments());
-        count(&mut self.sent, outcome, 1, packet.received().total_len);
     }
 
     fn sent(&mut self) -> &mut Sent {

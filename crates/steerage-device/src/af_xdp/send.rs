@@ -411,7 +411,7 @@ fn later(error: io::Error) -> io::Result<()> {
 
 impl Send {
     fn sendable(&self, received: &Received<'_>, longest: usize) -> Result<usize, Outcome> {
-        sendable(received, received.link == LinkType::ETHERNET)?;
+        sendable(received, LinkType::ETHERNET)?;
         let len = received.total_len;
         let kind = received.data.get(..ethernet::BYTES).map(|header| be16(header, ethernet::TYPE_AT));
         let is_tagged = matches!(kind, Some(ethertype::VLAN | ethertype::VLAN_SERVICE));

@@ -45,8 +45,11 @@ impl Outcome {
     }
 }
 
-pub(crate) fn sendable(received: &Received<'_>, has_link_type: bool) -> Result<(), Outcome> {
-    match has_link_type {
+/// `link` is the link type of the packets that the output sends. An output of IP packets
+/// ([`LinkType::RAW`]) sends packets of each link type that begins with an IP header.
+pub(crate) fn sendable(received: &Received<'_>, link: LinkType) -> Result<(), Outcome> {
+    let is_ip = || matches!(received.link, LinkType::IPV4 | LinkType::IPV6 | LinkType::RAW_BSD | LinkType::RAW_OPENBSD);
+    match received.link == link || link == LinkType::RAW && is_ip() {
         false => Err(Outcome::LinkType),
         true if received.total_len < received.wire_len => Err(Outcome::Cut),
         true => Ok(()),
@@ -67,16 +70,8 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
     }
 }
 
-pub(crate) trait Wire<'p> {
-    fn takes(&self, received: &Received<'_>) -> Result<(), Outcome>;
-
-    /// Sends a frame after all packets that were queued earlier.
+pub(crate) trait Wire {
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome;
-
-    /// Sends and counts a packet that must not be split, now or at the next `flush`.
-    fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header);
-
-    fn flush(&mut self) {}
 
     fn sent(&mut self) -> &mut Sent;
 }
@@ -88,46 +83,35 @@ pub(crate) struct Output<'o> {
     pub(crate) whole: Option<&'o Whole>,
 }
 
-pub(crate) fn headers(packets: &Packets<'_>) -> [Header; HANDLE_BUDGET] {
-    std::array::from_fn(|nth| {
-        let offload = packets[nth].as_ref().and_then(OutgoingPacket::offload);
-        offload.filter(|offload| !offload.is_super_frame()).and_then(|one| one.to_virtio(false)).unwrap_or(NOTHING_LEFT)
-    })
-}
-
 impl Output<'_> {
-    pub(crate) fn send<'p>(
-        &self,
-        wire: &mut impl Wire<'p>,
-        packets: &'p Packets<'p>,
-        headers: &'p [Header; HANDLE_BUDGET],
-    ) {
+    pub(crate) fn send(&self, wire: &mut impl Wire, packets: &Packets<'_>) {
         if !self.whole.is_some_and(Whole::merges) {
-            packets.iter().zip(headers).for_each(|(packet, header)| self.send_packet(wire, packet.as_ref(), header));
-            return wire.flush();
+            return packets.iter().flatten().for_each(|packet| self.send_packet(wire, packet));
         }
         let batch: [Option<(&[u8], Option<Offload>)>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
             let packet = packets[nth].as_ref()?;
             let (received, offload) = (packet.received(), packet.offload());
             let is_one =
                 !offload.as_ref().is_some_and(Offload::is_super_frame) && received.data.len() == received.total_len;
-            (is_one && wire.takes(&received).is_ok()).then_some((received.data, offload))
+            (is_one && sendable(&received, self.link).is_ok()).then_some((received.data, offload))
         });
         let count = packets.iter().flatten().count();
-        coalesce(&batch[..count], self.link, |merged| self.send_run(wire, &merged, &batch, (packets, headers)));
-        wire.flush();
+        coalesce(&batch[..count], self.link, |merged| self.send_run(wire, &merged, &batch, packets));
     }
 
-    fn send_run<'p>(
+    fn send_run(
         &self,
-        wire: &mut impl Wire<'p>,
+        wire: &mut impl Wire,
         merged: &Merged<'_>,
         batch: &[Option<(&[u8], Option<Offload>)>],
-        (packets, headers): (&'p Packets<'p>, &'p [Header; HANDLE_BUDGET]),
+        packets: &Packets<'_>,
     ) {
         let members = merged.members.count_ones() as usize;
         let each = |wire: &mut _| {
-            merged.positions().for_each(|nth| self.send_packet(wire, packets[nth].as_ref(), &headers[nth]));
+            merged
+                .positions()
+                .filter_map(|nth| packets[nth].as_ref())
+                .for_each(|packet| self.send_packet(wire, packet));
         };
         let taken = merged.frame.as_ref().and_then(|(front, offload)| {
             let whole = self.whole.filter(|whole| whole.takes(offload.kind(), members))?;
@@ -142,28 +126,29 @@ impl Output<'_> {
         }
         let before = wire.sent().packets;
         each(wire);
-        wire.flush();
         if wire.sent().packets - before == members as u64 {
             whole.refused(self.name, kind, members);
         }
     }
 
-    fn send_packet<'p>(&self, wire: &mut impl Wire<'p>, packet: Option<&'p OutgoingPacket<'p>>, header: &'p Header) {
-        let Some(packet) = packet else { return };
+    fn send_packet(&self, wire: &mut impl Wire, packet: &OutgoingPacket<'_>) {
         let received = packet.received();
-        if let Err(outcome) = wire.takes(&received) {
+        if let Err(outcome) = sendable(&received, self.link) {
             return count(wire.sent(), outcome, packet.frames(), 0);
         }
-        match packet.offload().filter(|offload| offload.is_super_frame() || self.whole.is_none()) {
-            Some(offload) => self.send_offload(wire, packet, &received, &offload),
-            None => wire.queue(packet, header),
+        let offload = packet.offload();
+        if let Some(offload) = offload.as_ref().filter(|offload| offload.is_super_frame() || self.whole.is_none()) {
+            return self.send_offload(wire, packet, &received, offload);
         }
+        let header = offload.and_then(|offload| offload.to_virtio(false)).unwrap_or(NOTHING_LEFT);
+        let outcome = wire.write(&header, packet.segments());
+        count(wire.sent(), outcome, 1, received.total_len);
     }
 
-    fn send_offload<'p>(
+    fn send_offload(
         &self,
-        wire: &mut impl Wire<'p>,
-        packet: &'p OutgoingPacket<'p>,
+        wire: &mut impl Wire,
+        packet: &OutgoingPacket<'_>,
         received: &Received<'_>,
         offload: &Offload,
     ) {
@@ -188,7 +173,7 @@ impl Output<'_> {
 
 /// Sends and counts the packets of a super-frame one by one. A super-frame that was received as one
 /// frame counts as sent if all of its packets were sent. Returns true if all packets were sent.
-fn cut<'p>(wire: &mut impl Wire<'p>, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) -> bool {
+fn cut(wire: &mut impl Wire, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) -> bool {
     let each = packet.frames() > 1;
     let mut all = Outcome::Sent;
     for part in packet.parts(offload) {

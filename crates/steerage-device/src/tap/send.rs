@@ -3,12 +3,11 @@ use std::sync::atomic::Ordering;
 
 use steerage::{
     DeviceError,
-    device::{Outgoing, OutgoingPacket, Sent, TxCapabilities, TxQueue},
-    packet::Received,
+    device::{Outgoing, Sent, TxCapabilities, TxQueue},
 };
 
 use super::{Shared, TunFd, is_gone};
-use crate::offloads::merged::{Header, Outcome, Output, Packets, Wire, count, headers, sendable};
+use crate::offloads::merged::{Header, Outcome, Output, Packets, Wire};
 use crate::offloads::vnet::HEADER_BYTES_MAX;
 
 /// The `virtio_net_hdr` that is written before a packet if the interface has no offloads.
@@ -38,10 +37,9 @@ impl TxQueue for Send {
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let (shared, fd) = (&*self.shared, &self.shared.queues[self.nth]);
         let packets: Packets<'_> = std::array::from_fn(|_| packets.next_packet());
-        let headers = headers(&packets);
         let mut sending = Sending { shared, fd, sent: Sent::default(), full: false, failed: None };
         let output = Output { name: &shared.name, link: shared.layer.link(), whole: shared.whole.as_ref() };
-        output.send(&mut sending, &packets, &headers);
+        output.send(&mut sending, &packets);
         sending.failed.map_or(Ok(sending.sent), Err)
     }
 }
@@ -55,11 +53,7 @@ struct Sending<'s> {
     failed: Option<DeviceError>,
 }
 
-impl<'p> Wire<'p> for Sending<'_> {
-    fn takes(&self, received: &Received<'_>) -> Result<(), Outcome> {
-        sendable(received, self.shared.layer.takes(received.link))
-    }
-
+impl Wire for Sending<'_> {
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome {
         if self.full || self.failed.is_some() {
             return Outcome::Full;
@@ -82,11 +76,6 @@ impl<'p> Wire<'p> for Sending<'_> {
             Some(libc::EINVAL) => Outcome::Unfit,
             _ => Outcome::Refused,
         }
-    }
-
-    fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header) {
-        let outcome = self.write(header, packet.segments());
-        count(&mut self.sent, outcome, 1, packet.received().total_len);
     }
 
     fn sent(&mut self) -> &mut Sent {

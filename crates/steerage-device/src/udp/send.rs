@@ -69,11 +69,9 @@ impl Send {
 
     /// The error is the outcome that is counted for a packet that cannot be sent.
     fn candidate<'p>(&self, packet: OutgoingPacket<'p>) -> Result<Candidate<'p>, Outcome> {
-        const IP: [LinkType; 5] =
-            [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
         let received = packet.received();
         let total = received.total_len;
-        merged::sendable(&received, IP.contains(&received.link))?;
+        merged::sendable(&received, LinkType::RAW)?;
         let (ends, header_bytes) = read(received.data, total).ok_or(Outcome::Unfit)?;
         let (local, source) = (self.shared.local, ends.source.ip());
         let is_ours = ends.source.port() == local.port()

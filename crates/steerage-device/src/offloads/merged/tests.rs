@@ -32,9 +32,8 @@ struct Queue {
     written: Arc<Mutex<Written>>,
 }
 
-struct Sending<'q, 'p> {
+struct Sending<'q> {
     queue: &'q Queue,
-    waiting: Vec<&'p OutgoingPacket<'p>>,
     sent: Sent,
 }
 
@@ -55,25 +54,9 @@ impl Queue {
     }
 }
 
-impl<'p> Wire<'p> for Sending<'_, 'p> {
-    fn takes(&self, _: &Received<'_>) -> Result<(), Outcome> {
-        Ok(())
-    }
-
+impl Wire for Sending<'_> {
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome {
-        self.flush();
         self.queue.take(header, parts.flatten().copied().collect())
-    }
-
-    fn queue(&mut self, packet: &'p OutgoingPacket<'p>, _: &'p Header) {
-        self.waiting.push(packet);
-    }
-
-    fn flush(&mut self) {
-        for packet in std::mem::take(&mut self.waiting) {
-            let outcome = self.queue.take(&NOTHING_LEFT, packet.segments().flatten().copied().collect());
-            count(&mut self.sent, outcome, 1, packet.received().total_len);
-        }
     }
 
     fn sent(&mut self) -> &mut Sent {
@@ -84,10 +67,9 @@ impl<'p> Wire<'p> for Sending<'_, 'p> {
 impl TxQueue for Queue {
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let packets: Packets<'_> = std::array::from_fn(|_| packets.next_packet());
-        let headers = headers(&packets);
-        let mut sending = Sending { queue: self, waiting: Vec::new(), sent: Sent::default() };
+        let mut sending = Sending { queue: self, sent: Sent::default() };
         let output = Output { name: "test", link: LinkType::RAW, whole: Some(&self.whole) };
-        output.send(&mut sending, &packets, &headers);
+        output.send(&mut sending, &packets);
         Ok(sending.sent)
     }
 }

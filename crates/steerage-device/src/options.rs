@@ -56,28 +56,53 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-pub(crate) fn read<'a>(device: &'static str, list: &'a str) -> Result<Vec<(&'a str, &'a str)>, SpecError> {
-    let mut read: Vec<(&str, &str)> = Vec::new();
+/// An option that a user has named: `option=value`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item<'a> {
+    device: &'static str,
+    pub(crate) option: &'a str,
+    pub(crate) value: &'a str,
+}
+
+/// Parses the list of options in the text of `device`.
+pub(crate) fn read<'a>(device: &'static str, list: &'a str) -> Result<Vec<Item<'a>>, SpecError> {
+    let mut read: Vec<Item<'_>> = Vec::new();
     for item in list.split(',').filter(|item| !item.is_empty()) {
         let (option, value) = item.split_once('=').unwrap_or((item, ""));
-        if read.iter().any(|(other, _)| *other == option) {
-            return Err(SpecError::of(device, option, value, "is named twice: name it once"));
+        let item = Item { device, option, value };
+        if read.iter().any(|other| other.option == option) {
+            return Err(item.wrong("is named twice: name it once"));
         }
-        read.push((option, value));
+        read.push(item);
     }
     Ok(read)
 }
 
-pub(crate) fn within<T: FromStr + PartialOrd + Display>(
-    device: &'static str,
-    option: &str,
-    value: &str,
-    least: T,
-    most: T,
-) -> Result<T, SpecError> {
-    let wrong = format!("is not a number from {least} to {most}");
-    let number = value.parse().ok().filter(|number| *number >= least && *number <= most);
-    number.ok_or_else(|| SpecError::of(device, option, value, wrong))
+impl Item<'_> {
+    pub(crate) fn wrong(self, wrong: impl Into<String>) -> SpecError {
+        SpecError::of(self.device, self.option, self.value, wrong)
+    }
+
+    pub(crate) fn unknown(self, known: &[&str]) -> SpecError {
+        self.wrong(format!("does not exist: there are {}", known.join(", ")))
+    }
+
+    pub(crate) fn within<T: FromStr + PartialOrd + Display>(self, least: T, most: T) -> Result<T, SpecError> {
+        let number = self.value.parse().ok().filter(|number| *number >= least && *number <= most);
+        number.ok_or_else(|| self.wrong(format!("is not a number from {least} to {most}")))
+    }
+
+    pub(crate) fn one_of<T: Copy>(self, names: &[(&str, T)]) -> Result<T, SpecError> {
+        let found = names.iter().find(|(name, _)| *name == self.value);
+        found.map(|(_, one)| *one).ok_or_else(|| {
+            let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+            self.wrong(format!("is none of {}", names.join(", ")))
+        })
+    }
+
+    pub(crate) fn is_on(self) -> Result<bool, SpecError> {
+        self.one_of(&[("on", true), ("off", false)])
+    }
 }
 
 /// Parses a whole number of microseconds (`us`) or milliseconds (`ms`).
@@ -90,23 +115,4 @@ pub(crate) fn time(text: &str) -> Option<Duration> {
     let digits = number.bytes().all(|byte| byte.is_ascii_digit());
     let number: u64 = number.parse().ok().filter(|_| digits)?;
     Some(Duration::from_nanos(number.checked_mul(nanos)?))
-}
-
-pub(crate) fn one_of<T: Copy>(
-    device: &'static str,
-    option: &str,
-    value: &str,
-    names: &[(&str, T)],
-) -> Result<T, SpecError> {
-    match names.iter().find(|(name, _)| *name == value) {
-        Some((_, one)) => Ok(*one),
-        None => {
-            let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-            Err(SpecError::of(device, option, value, format!("is none of {}", names.join(", "))))
-        }
-    }
-}
-
-pub(crate) fn unknown(device: &'static str, option: &str, value: &str, known: &[&str]) -> SpecError {
-    SpecError::of(device, option, value, format!("does not exist: there are {}", known.join(", ")))
 }

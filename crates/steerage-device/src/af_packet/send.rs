@@ -26,8 +26,7 @@ use super::sys::Socket;
 use super::{PERMISSION, SEND_BUFFER};
 use crate::offloads::merged::{Header, Outcome, Output as Merging, Packets, Wire};
 use crate::offloads::whole::Whole;
-use crate::options;
-use crate::options::{SpecError, setters};
+use crate::options::{self, SpecError, setters};
 use crate::send_room::SendRoom;
 
 #[cfg(test)]
@@ -65,23 +64,11 @@ impl FromStr for AfPacketOutput {
             return Err(SpecError::of("af_packet", "IFACE", spec, "is no interface: `ip link` lists those there are"));
         };
         let mut output = Self::new(named.interface);
-        for (option, value) in options::read("af_packet", named.options)? {
-            match option {
-                "qdisc" => {
-                    output.qdisc_bypass =
-                        options::one_of("af_packet", option, value, &[("use", false), ("bypass", true)])?;
-                }
-                "offload" => {
-                    output.offloads = options::one_of("af_packet", option, value, &[("on", true), ("off", false)])?;
-                }
-                _ => {
-                    return Err(SpecError::of(
-                        "af_packet",
-                        option,
-                        value,
-                        "does not exist for an output: there are qdisc, offload",
-                    ));
-                }
+        for item in options::read("af_packet", named.options)? {
+            match item.option {
+                "qdisc" => output.qdisc_bypass = item.one_of(&[("use", false), ("bypass", true)])?,
+                "offload" => output.offloads = item.is_on()?,
+                _ => return Err(item.wrong("does not exist for an output: there are qdisc, offload")),
             }
         }
         Ok(output)

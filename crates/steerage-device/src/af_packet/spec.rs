@@ -6,8 +6,7 @@ use super::{
     AfPacketOptions, BLOCK_TIMEOUT_MAX, BUFFER_MAX, BUFFER_MIN, Direction, QUEUES_MAX, SNAPLEN_MAX, is_interface,
 };
 use crate::device_hash::DEVICE_HASHES;
-use crate::options::SpecError;
-use crate::options::{one_of, read, unknown, within};
+use crate::options::{Item, SpecError, read};
 
 const DEVICE: &str = "af_packet";
 
@@ -63,31 +62,31 @@ impl<'a> Named<'a> {
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.
     pub fn apply(&self, mut options: AfPacketOptions) -> Result<AfPacketOptions, SpecError> {
-        for (option, value) in read(DEVICE, self.options)? {
-            set(&mut options, option, value)?;
+        for item in read(DEVICE, self.options)? {
+            set(&mut options, item)?;
         }
         Ok(options)
     }
 }
 
-fn set(options: &mut AfPacketOptions, option: &str, value: &str) -> Result<(), SpecError> {
-    match option {
-        "queues" => options.queues = within(DEVICE, option, value, 1, QUEUES_MAX)?,
-        "buffer" => options.buffer = within(DEVICE, option, value, BUFFER_MIN, BUFFER_MAX)?,
+fn set(options: &mut AfPacketOptions, item: Item<'_>) -> Result<(), SpecError> {
+    match item.option {
+        "queues" => options.queues = item.within(1, QUEUES_MAX)?,
+        "buffer" => options.buffer = item.within(BUFFER_MIN, BUFFER_MAX)?,
         "timeout" => {
-            let millis = within(DEVICE, option, value, 1, BLOCK_TIMEOUT_MAX.as_millis() as u64)?;
+            let millis = item.within(1, BLOCK_TIMEOUT_MAX.as_millis() as u64)?;
             options.block_timeout = Duration::from_millis(millis);
         }
-        "promiscuous" => options.promiscuous = one_of(DEVICE, option, value, &[("yes", true), ("no", false)])?,
+        "promiscuous" => options.promiscuous = item.one_of(&[("yes", true), ("no", false)])?,
         "direction" => {
             let directions = [("in", Direction::In), ("out", Direction::Out), ("inout", Direction::InOut)];
-            options.direction = one_of(DEVICE, option, value, &directions)?;
+            options.direction = item.one_of(&directions)?;
         }
-        "snaplen" => options.snaplen = Some(within(DEVICE, option, value, 1, SNAPLEN_MAX)?),
-        "offload" => options.offloads = one_of(DEVICE, option, value, &[("on", true), ("off", false)])?,
-        "time" => options.card_time = one_of(DEVICE, option, value, &[("card", true), ("system", false)])?,
-        "hash" => options.device_hash = one_of(DEVICE, option, value, &DEVICE_HASHES)?,
-        _ => return Err(unknown(DEVICE, option, value, &OPTIONS)),
+        "snaplen" => options.snaplen = Some(item.within(1, SNAPLEN_MAX)?),
+        "offload" => options.offloads = item.is_on()?,
+        "time" => options.card_time = item.one_of(&[("card", true), ("system", false)])?,
+        "hash" => options.device_hash = item.one_of(&DEVICE_HASHES)?,
+        _ => return Err(item.unknown(&OPTIONS)),
     }
     Ok(())
 }

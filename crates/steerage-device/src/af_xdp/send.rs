@@ -24,8 +24,7 @@ use super::sys::{Socket, Unsent};
 use super::tx_sockets::{TxSocket, TxSockets};
 use super::{PERMISSION, RING_MAX, RING_MIN, SEND_RING_DEFAULT};
 use crate::offloads::merged::{Outcome, count, sendable};
-use crate::options;
-use crate::options::{SpecError, setters};
+use crate::options::{self, SpecError, setters};
 
 #[cfg(test)]
 mod tests;
@@ -74,10 +73,10 @@ impl FromStr for AfXdpOutput {
             return Err(SpecError::of(spec::DEVICE, "IFACE", spec, what));
         };
         let mut output = Self::new(named.interface);
-        for (option, value) in options::read(spec::DEVICE, named.options)? {
-            output.ring = match option {
-                "ring" => spec::ring(value)?,
-                _ => return Err(options::unknown(spec::DEVICE, option, value, &["ring"])),
+        for item in options::read(spec::DEVICE, named.options)? {
+            output.ring = match item.option {
+                "ring" => spec::ring(item)?,
+                _ => return Err(item.unknown(&["ring"])),
             };
         }
         Ok(output)

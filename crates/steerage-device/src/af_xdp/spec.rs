@@ -1,12 +1,10 @@
 //! Parses the text that names an interface for AF_XDP, such as `af_xdp:eth1,queues=0-3`.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use super::{AfXdpOptions, BUSY_POLL_MAX, COALESCE_MAX, COALESCE_MIN, Mode, PORTS_MAX, RING_MAX, RING_MIN};
 use crate::device_hash::DEVICE_HASHES;
-use crate::options;
-use crate::options::SpecError;
+use crate::options::{self, Item, SpecError};
 
 pub(super) const DEVICE: &str = "af_xdp";
 
@@ -45,13 +43,13 @@ impl<'a> Named<'a> {
     /// [`SpecError`] for an unknown option, and for a value that is out of range.
     pub fn apply(&self, mut options: AfXdpOptions) -> Result<AfXdpOptions, SpecError> {
         let list = options::read(DEVICE, self.options)?;
-        for (option, value) in &list {
-            set(&mut options, option, value)?;
+        for item in &list {
+            set(&mut options, *item)?;
         }
-        let named = |name: &str| list.iter().find(|(option, _)| *option == name).map(|(_, value)| *value);
+        let named = |name: &str| list.iter().find(|item| item.option == name);
         match named("coalesce") {
-            Some(value) if options.coalesce.is_some() && options.busy_poll.is_some() => {
-                Err(SpecError::of(DEVICE, "coalesce", value, "and `busy_poll` exclude each other: name one of them"))
+            Some(item) if options.coalesce.is_some() && options.busy_poll.is_some() => {
+                Err(item.wrong("and `busy_poll` exclude each other: name one of them"))
             }
             // A text that sets `busy_poll` turns off the program's default for `coalesce`.
             None if named("busy_poll").is_some() => Ok(AfXdpOptions { coalesce: None, ..options }),
@@ -60,58 +58,46 @@ impl<'a> Named<'a> {
     }
 }
 
-fn set(options: &mut AfXdpOptions, option: &str, value: &str) -> Result<(), SpecError> {
-    let wrong = |what: &str| SpecError::of(DEVICE, option, value, what.to_owned());
-    match option {
+fn set(options: &mut AfXdpOptions, item: Item<'_>) -> Result<(), SpecError> {
+    match item.option {
         "queues" => {
-            const WRONG: &str = "is not such as 0, or 0-3";
-            let (first, last) = value.split_once('-').unwrap_or((value, value));
-            let (first, last): (u32, u32) = (number(first, wrong(WRONG))?, number(last, wrong(WRONG))?);
-            if first > last {
-                return Err(wrong(WRONG));
-            }
+            let (first, last) = item.value.split_once('-').unwrap_or((item.value, item.value));
+            let numbers = first.parse().ok().zip(last.parse().ok()).filter(|(first, last)| first <= last);
+            let (first, last) = numbers.ok_or_else(|| item.wrong("is not such as 0, or 0-3"))?;
             options.queues = Some(first..=last);
         }
         "mode" => {
             let modes = [("auto", Mode::Auto), ("native", Mode::Native), ("copy", Mode::Copy), ("skb", Mode::Skb)];
-            options.mode = options::one_of(DEVICE, option, value, &modes)?;
+            options.mode = item.one_of(&modes)?;
         }
-        "ring" => options.ring = ring(value)?,
+        "ring" => options.ring = ring(item)?,
         "busy_poll" => {
-            let most = BUSY_POLL_MAX.as_micros();
-            let what = format!("is not a number of microseconds from 1 to {most}");
-            let micros: u64 = number(value, wrong(&what))?;
-            let time = Duration::from_micros(micros);
-            options.busy_poll =
-                if micros > 0 && time <= BUSY_POLL_MAX { Some(time) } else { return Err(wrong(&what)) };
+            let most = BUSY_POLL_MAX.as_micros() as u64;
+            let micros = item.value.parse().ok().filter(|micros| (1..=most).contains(micros));
+            let wrong = || item.wrong(format!("is not a number of microseconds from 1 to {most}"));
+            options.busy_poll = Some(Duration::from_micros(micros.ok_or_else(wrong)?));
         }
         "coalesce" => {
             let range = COALESCE_MIN..=COALESCE_MAX;
-            options.coalesce = match value {
+            options.coalesce = match item.value {
                 "off" => None,
-                _ => {
-                    let wrong = || wrong("is neither off nor a time from 1us to 10ms, with its unit");
+                value => {
+                    let wrong = || item.wrong("is neither off nor a time from 1us to 10ms, with its unit");
                     Some(options::time(value).filter(|time| range.contains(time)).ok_or_else(wrong)?)
                 }
             };
         }
-        "hash" => {
-            options.device_hash = options::one_of(DEVICE, option, value, &DEVICE_HASHES)?;
-        }
-        "ports" => options.ports = Some(options::within(DEVICE, option, value, 1, PORTS_MAX)?),
-        _ => return Err(options::unknown(DEVICE, option, value, &OPTIONS)),
+        "hash" => options.device_hash = item.one_of(&DEVICE_HASHES)?,
+        "ports" => options.ports = Some(item.within(1, PORTS_MAX)?),
+        _ => return Err(item.unknown(&OPTIONS)),
     }
     Ok(())
 }
 
-pub(super) fn ring(value: &str) -> Result<u32, SpecError> {
+pub(super) fn ring(item: Item<'_>) -> Result<u32, SpecError> {
     let sound = |ring: &u32| ring.is_power_of_two() && (RING_MIN..=RING_MAX).contains(ring);
-    let wrong = || SpecError::of(DEVICE, "ring", value, format!("is not a power of two from {RING_MIN} to {RING_MAX}"));
-    value.parse().ok().filter(sound).ok_or_else(wrong)
-}
-
-fn number<T: FromStr>(text: &str, wrong: SpecError) -> Result<T, SpecError> {
-    text.parse().map_err(|_| wrong)
+    let wrong = || item.wrong(format!("is not a power of two from {RING_MIN} to {RING_MAX}"));
+    item.value.parse().ok().filter(sound).ok_or_else(wrong)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use steerage::limits::SEGMENTS_MAX;
 use super::{
     BUFFER_MIN, FLOWS_MAX, Kind, MIX_MAX, QUEUES_MAX, RATE_MAX, SIZE_MAX, SIZE_MIN, SyntheticOptions, ZIPF_MAX,
 };
-use crate::options::{SpecError, read, shown, unknown};
+use crate::options::{Item, SpecError, read, shown};
 
 const OPTIONS: [&str; 9] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues", "buffer"];
 
@@ -31,25 +31,25 @@ impl SyntheticOptions {
         let Some(list) = list else {
             return Err(wrong_option(spec, "", "is not this device: write `synthetic` or `synthetic:flows=1000`"));
         };
-        for (option, value) in read(DEVICE, list)? {
-            options.set(option, value)?;
+        for item in read(DEVICE, list)? {
+            options.set(item)?;
         }
         options.check()?;
         Ok(options)
     }
 
-    fn set(&mut self, option: &str, value: &str) -> Result<(), SpecError> {
-        match option {
-            "flows" => self.flows = number(option, value)?,
-            "size" => self.size = number(option, value)?,
-            "zipf" => self.zipf = number(option, value)?,
-            "packets" => self.packets = Some(number(option, value)?),
-            "rate" => self.rate = Some(number(option, value)?),
-            "seed" => self.seed = number(option, value)?,
-            "queues" => self.queues = number(option, value)?,
-            "buffer" => self.buffer = Some(number(option, value)?),
-            "mix" => self.mix = value.split('+').map(|kind| kind_named(kind, value)).collect::<Result<_, _>>()?,
-            _ => return Err(unknown(DEVICE, option, value, &OPTIONS)),
+    fn set(&mut self, item: Item<'_>) -> Result<(), SpecError> {
+        match item.option {
+            "flows" => self.flows = number(item)?,
+            "size" => self.size = number(item)?,
+            "zipf" => self.zipf = number(item)?,
+            "packets" => self.packets = Some(number(item)?),
+            "rate" => self.rate = Some(number(item)?),
+            "seed" => self.seed = number(item)?,
+            "queues" => self.queues = number(item)?,
+            "buffer" => self.buffer = Some(number(item)?),
+            "mix" => self.mix = item.value.split('+').map(|kind| kind_named(kind, item)).collect::<Result<_, _>>()?,
+            _ => return Err(item.unknown(&OPTIONS)),
         }
         Ok(())
     }
@@ -101,8 +101,8 @@ fn range_wrong(option: &str) -> String {
     format!("is not a number from {least} to {most}")
 }
 
-fn number<T: FromStr>(option: &str, value: &str) -> Result<T, SpecError> {
-    value.parse().map_err(|_| wrong_option(option, value, range_wrong(option)))
+fn number<T: FromStr>(item: Item<'_>) -> Result<T, SpecError> {
+    item.value.parse().map_err(|_| item.wrong(range_wrong(item.option)))
 }
 
 fn within(option: &str, value: u64) -> Result<(), SpecError> {
@@ -113,10 +113,10 @@ fn within(option: &str, value: u64) -> Result<(), SpecError> {
     }
 }
 
-fn kind_named(name: &str, mix: &str) -> Result<Kind, SpecError> {
+fn kind_named(name: &str, mix: Item<'_>) -> Result<Kind, SpecError> {
     Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
         let known = Kind::ALL.map(Kind::name).join(", ");
-        wrong_option("mix", mix, format!("has a kind `{}` that there isn't: join some of {known} by +", shown(name)))
+        mix.wrong(format!("has a kind `{}` that there isn't: join some of {known} by +", shown(name)))
     })
 }
 

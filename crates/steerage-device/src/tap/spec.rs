@@ -1,6 +1,5 @@
 use super::{Layer, MTU_MAX, MTU_MIN, QUEUES_MAX, TapOptions};
-use crate::options;
-use crate::options::SpecError;
+use crate::options::{self, SpecError};
 use crate::sys::NAME_BYTES;
 
 const OPTIONS: [&str; 3] = ["queues", "mtu", "offload"];
@@ -40,14 +39,12 @@ impl TapOptions {
             return Err(SpecError::of(device, "NAME", name, wrong));
         }
         let mut options = Self::new(layer, name);
-        for (option, value) in options::read(device, list)? {
-            match option {
-                "queues" => options.queues = Some(options::within(device, option, value, 1, QUEUES_MAX)?),
-                "offload" => {
-                    options.offloads = options::one_of(device, option, value, &[("on", true), ("off", false)])?
-                }
-                "mtu" => options.mtu = Some(options::within(device, option, value, MTU_MIN, MTU_MAX)?),
-                _ => return Err(options::unknown(device, option, value, &OPTIONS)),
+        for item in options::read(device, list)? {
+            match item.option {
+                "queues" => options.queues = Some(item.within(1, QUEUES_MAX)?),
+                "offload" => options.offloads = item.is_on()?,
+                "mtu" => options.mtu = Some(item.within(MTU_MIN, MTU_MAX)?),
+                _ => return Err(item.unknown(&OPTIONS)),
             }
         }
         Ok(options)

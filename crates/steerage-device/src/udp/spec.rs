@@ -32,16 +32,14 @@ impl UdpOptions {
             SpecError::of(DEVICE, "ADDR:PORT", address, wrong)
         })?;
         let mut read = Self::new(address);
-        for (option, value) in options::read(DEVICE, list)? {
-            match option {
-                "queues" => read.queues = Some(options::within(DEVICE, option, value, 1, QUEUES_MAX)?),
-                "receive_buffer" => {
-                    read.receive_buffer = options::within(DEVICE, option, value, BUFFER_MIN, BUFFER_MAX)?;
-                }
-                "mtu" => read.mtu = options::within(DEVICE, option, value, MTU_MIN, MTU_MAX)?,
-                "pmtu" => read.pmtu = options::one_of(DEVICE, option, value, &[("on", true), ("off", false)])?,
-                "offload" => read.offloads = options::one_of(DEVICE, option, value, &[("on", true), ("off", false)])?,
-                _ => return Err(options::unknown(DEVICE, option, value, &OPTIONS)),
+        for item in options::read(DEVICE, list)? {
+            match item.option {
+                "queues" => read.queues = Some(item.within(1, QUEUES_MAX)?),
+                "receive_buffer" => read.receive_buffer = item.within(BUFFER_MIN, BUFFER_MAX)?,
+                "mtu" => read.mtu = item.within(MTU_MIN, MTU_MAX)?,
+                "pmtu" => read.pmtu = item.is_on()?,
+                "offload" => read.offloads = item.is_on()?,
+                _ => return Err(item.unknown(&OPTIONS)),
             }
         }
         Ok(read)

@@ -37,7 +37,7 @@ use crate::device_hash::{self, DeviceHash};
 use crate::interface_name;
 use crate::options::setters;
 use interface::Interface;
-use queue::{Queue, QueueConfig};
+use queue::Queue;
 use ring::Ring;
 #[cfg(feature = "capture")]
 use steerage_capture::filter::{Filter, FilterError};
@@ -254,7 +254,9 @@ impl AfPacketOptions {
     /// [`DeviceError`] if the interface does not exist, its type is not supported, the process may
     /// not listen to it, or there is no memory for its ring.
     pub fn open(&self) -> Result<AfPacket, DeviceError> {
-        let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
+        let new_socket =
+            |cooked| Socket::new(cooked).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION));
+        let first = new_socket(false)?;
         let interface = Interface::read(&self.interface)?;
         let filter = self.filter_program();
         if interface.cooked && filter.is_some() {
@@ -267,22 +269,14 @@ impl AfPacketOptions {
         let direction = self.direction_on(&interface);
         let hash = self.device_hash.of_af_packet(hashed_by, direction == Direction::In);
         let offloads = (self.finish_checksums || self.offloads) && !interface.cooked;
-        let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
-        if self.offloads {
-            // Super-frames cannot be copied to pages, so super-frames that wait for CPUs may occupy
-            // only a part of the ring. The places (address ranges) suffice for all lent frames and
-            // for the whole ring.
-            let units = BLOCK_UNITS * shape.blocks;
-            (shape.units, shape.places) = (Some(units as u32), units + shape.blocks);
-        }
+        let shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         let mut sockets = Vec::new();
         if !interface.cooked {
             sockets.push(first);
         }
         let queues = self.queues.clamp(1, QUEUES_MAX);
         while sockets.len() < queues {
-            let socket = Socket::new(interface.cooked);
-            sockets.push(socket.map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?);
+            sockets.push(new_socket(interface.cooked)?);
         }
         let mut rings = Vec::with_capacity(queues);
         let mut group = None;
@@ -298,17 +292,7 @@ impl AfPacketOptions {
                 None => socket.detach(),
             }
             .map_err(|e| self.error("attach the filter", e))?;
-            let queue = Queue::new(QueueConfig {
-                name: self.interface.clone(),
-                interface: interface.clone(),
-                whole: self.offloads,
-                card_time: self.card_time,
-                promiscuous: self.promiscuous,
-                hash,
-                socket,
-                ring,
-                timeout: self.block_timeout,
-            });
+            let queue = Queue::new(self, interface.clone(), hash, socket, ring);
             inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
         }
         let input = Input::new(interface_name::following(&self.interface), "af_packet", inputs);
@@ -391,11 +375,16 @@ impl AfPacketOptions {
         }
         let each = (self.buffer / BLOCKS).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
         let block_bytes = 1 << each.ilog2();
+        let blocks = self.buffer / block_bytes;
+        // Super-frames cannot be copied to pages, so super-frames that wait for CPUs may occupy only
+        // a part of the ring. The places (address ranges) suffice for all lent frames and for the
+        // whole ring.
+        let units = self.offloads.then_some(BLOCK_UNITS * blocks);
         let timeout = self.block_timeout.clamp(Duration::from_millis(1), BLOCK_TIMEOUT_MAX);
         Ok(Shape {
-            blocks: self.buffer / block_bytes,
-            places: self.buffer / block_bytes,
-            units: None,
+            blocks,
+            places: units.unwrap_or(0) + blocks,
+            units: units.map(|units| units as u32),
             block_bytes,
             timeout_millis: timeout.as_millis() as u32,
             hash: false,

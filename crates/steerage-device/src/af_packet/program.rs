@@ -36,17 +36,14 @@ pub(super) fn program(
     snaplen: Option<u32>,
 ) -> Option<Vec<Instruction>> {
     let mut program = Vec::new();
-    match direction {
-        Direction::InOut => {}
-        Direction::In => {
-            program.extend([instruction(LOAD, 0, 0, PACKET_TYPE), instruction(JUMP_EQUAL, 0, 1, OUTGOING)])
-        }
-        Direction::Out => {
-            program.extend([instruction(LOAD, 0, 0, PACKET_TYPE), instruction(JUMP_EQUAL, 1, 0, OUTGOING)])
-        }
-    }
-    if !program.is_empty() {
-        program.extend(NOTHING);
+    // The jump leads past the next instruction, which drops the frame.
+    let jump = match direction {
+        Direction::InOut => None,
+        Direction::In => Some(instruction(JUMP_EQUAL, 0, 1, OUTGOING)),
+        Direction::Out => Some(instruction(JUMP_EQUAL, 1, 0, OUTGOING)),
+    };
+    if let Some(jump) = jump {
+        program.extend([instruction(LOAD, 0, 0, PACKET_TYPE), jump, NOTHING[0]]);
     }
     let most = snaplen.unwrap_or(u32::MAX);
     match filter {

@@ -15,11 +15,11 @@ use steerage::{
 };
 use steerage_netlink::Rtnetlink;
 
-use super::COPY_BYTES_MAX;
 use super::interface::Interface;
 use super::program;
 use super::ring::{Current, Ring};
 use super::sys::{Frame, Socket};
+use super::{AfPacketOptions, COPY_BYTES_MAX};
 use crate::offloads::vnet;
 use crate::vlan_tag;
 
@@ -52,7 +52,6 @@ enum Link {
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    name: String,
     interface: Interface,
     /// `offloads`: the kernel describes the offloads of each frame. `whole`: super-frames stay
     /// whole.
@@ -90,32 +89,24 @@ pub(super) struct Queue {
     give_up: Option<Timestamp>,
 }
 
-pub(super) struct QueueConfig {
-    pub(super) name: String,
-    pub(super) interface: Interface,
-    pub(super) whole: bool,
-    pub(super) card_time: bool,
-    pub(super) promiscuous: bool,
-    pub(super) hash: Option<Affinity>,
-    pub(super) socket: Socket,
-    pub(super) ring: Ring,
-    pub(super) timeout: Duration,
-}
-
 impl Queue {
-    pub(super) fn new(config: QueueConfig) -> io::Result<Self> {
-        let QueueConfig { name, interface, whole, card_time, promiscuous, hash, socket, ring, timeout } = config;
+    pub(super) fn new(
+        options: &AfPacketOptions,
+        interface: Interface,
+        hash: Option<Affinity>,
+        socket: Socket,
+        ring: Ring,
+    ) -> io::Result<Self> {
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLERR | EpollFlags::EPOLLET;
         events.add(&socket, EpollEvent::new(flags, 0))?;
         let link = if interface.up { Link::Up } else { Link::Down };
         Ok(Self {
-            name,
             interface,
             offloads: ring.has_offloads(),
-            whole,
-            card_time,
-            promiscuous,
+            whole: options.offloads,
+            card_time: options.card_time,
+            promiscuous: options.promiscuous,
             hash,
             socket,
             kernel: Rtnetlink::open()?,
@@ -135,13 +126,13 @@ impl Queue {
             hurries: false,
             // Wait longer than one timeout: the kernel may restart the block timer with each block,
             // and the machine may be busy.
-            patience: 4 * timeout + Duration::from_millis(500),
+            patience: 4 * options.block_timeout + Duration::from_millis(500),
             give_up: None,
         })
     }
 
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
-        DeviceError::new(self.name.clone(), operation, cause)
+        DeviceError::new(self.interface.name.clone(), operation, cause)
     }
 
     fn begin(&mut self, out: &mut Completions<'_>) -> Result<bool, DeviceError> {
@@ -341,9 +332,11 @@ impl Queue {
         };
         if link != self.link {
             match link {
-                Link::Up => tracing::info!(device = %self.name, "the interface is up again"),
-                Link::Down => tracing::warn!(device = %self.name, "the interface is down; going on when it is up"),
-                Link::Gone => tracing::warn!(device = %self.name, "the interface is gone"),
+                Link::Up => tracing::info!(device = %self.interface.name, "the interface is up again"),
+                Link::Down => {
+                    tracing::warn!(device = %self.interface.name, "the interface is down; going on when it is up")
+                }
+                Link::Gone => tracing::warn!(device = %self.interface.name, "the interface is gone"),
             }
             self.link = link;
         }
@@ -459,7 +452,7 @@ impl Drop for Queue {
             let _ = self.socket.promiscuous(self.interface.index, false);
         }
         if self.freezes > 0 {
-            tracing::info!(device = %self.name, times = self.freezes, "the ring was full");
+            tracing::info!(device = %self.interface.name, times = self.freezes, "the ring was full");
         }
     }
 }

@@ -96,7 +96,8 @@ impl AfPacketOutput {
     /// [`DeviceError`] if the interface does not exist, its type is not supported, or the process
     /// may not send through it.
     pub fn open(&self) -> Result<Output, DeviceError> {
-        let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
+        let new_socket = || Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION));
+        let first = new_socket()?;
         let interface = Interface::read(&self.interface)?;
         if interface.cooked {
             let cause = io::Error::new(io::ErrorKind::Unsupported, "its type is not supported");
@@ -105,23 +106,19 @@ impl AfPacketOutput {
         }
         // Open all sockets now: later the process may lack the permission, or be in another network
         // namespace.
-        let open = || Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION));
         let mut sockets = Vec::new();
         if interface.link == LinkType::ETHERNET {
-            self.make_ready(&first, interface.index, 0)?;
-            sockets.push(Sockets::Link(Arc::new(self.with_room(first)?)));
+            sockets.push(Sockets::Link(Arc::new(self.ready(first, interface.index, 0)?)));
             for _ in 1..thread::available_parallelism().map_or(1, NonZero::get) {
-                let socket = open()?;
-                self.make_ready(&socket, interface.index, 0)?;
-                sockets.push(Sockets::Link(Arc::new(self.with_room(socket)?)));
+                sockets.push(Sockets::Link(Arc::new(self.ready(new_socket()?, interface.index, 0)?)));
             }
         } else {
             // Two sockets (IPv4 and IPv6) serve all CPUs, because the kernel runs each socket's
             // filter for every packet that the interface receives.
-            let second = open()?;
-            self.make_ready(&first, interface.index, ethertype::IPV4)?;
-            self.make_ready(&second, interface.index, ethertype::IPV6)?;
-            sockets.push(Sockets::Ip(Arc::new([self.with_room(first)?, self.with_room(second)?])));
+            let second = new_socket()?;
+            let v4 = self.ready(first, interface.index, ethertype::IPV4)?;
+            let v6 = self.ready(second, interface.index, ethertype::IPV6)?;
+            sockets.push(Sockets::Ip(Arc::new([v4, v6])));
         }
         let (name, gone, mut next) = (self.interface.clone(), Arc::new(AtomicBool::new(false)), 0);
         let (offloads, whole) = (self.offloads, Arc::new(Whole::new(true)));
@@ -140,7 +137,7 @@ impl AfPacketOutput {
         Ok(Output::new(crate::interface_name::following(&self.interface), "af_packet", open))
     }
 
-    fn make_ready(&self, socket: &Socket, interface: u32, protocol: u16) -> Result<(), DeviceError> {
+    fn ready(&self, socket: Socket, interface: u32, protocol: u16) -> Result<Ready, DeviceError> {
         if self.qdisc_bypass {
             socket.bypass_qdisc().map_err(|e| self.error("bypass the queueing discipline", e))?;
         }
@@ -148,10 +145,7 @@ impl AfPacketOutput {
             socket.tell_offloads().map_err(|e| self.error("send super-frames", e))?;
         }
         socket.set_send_buffer(SEND_BUFFER).map_err(|e| self.error("set the socket's buffer", e))?;
-        socket.bind_to_send(interface, protocol).map_err(|e| self.error("bind to the interface", e))
-    }
-
-    fn with_room(&self, socket: Socket) -> Result<Ready, DeviceError> {
+        socket.bind_to_send(interface, protocol).map_err(|e| self.error("bind to the interface", e))?;
         let room = SendRoom::of(&socket).map_err(|e| self.error("ask for the socket's buffer", e))?;
         Ok(Ready { socket, room })
     }

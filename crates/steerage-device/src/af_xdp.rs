@@ -257,9 +257,8 @@ impl AfXdpOptions {
         let affinity = self.device_hash.of_af_xdp(hashed_by);
         let ports = bond.for_program(self)?;
         let is_held = Device::takes_from(interface.index);
-        let attached = attach(self, take, &interface, all, &ports, (affinity.is_some(), is_held))?;
-        let mut notes = attached.notes;
-        if self.device_hash == DeviceHash::Always && attached.program.functions.hash.is_some() {
+        let (program, mut notes) = attach(self, take, &interface, all, &ports, (affinity.is_some(), is_held))?;
+        if self.device_hash == DeviceHash::Always && program.functions.hash.is_some() {
             notes.extend(device_hash::note(&self.interface, hashed_by));
         }
         if !interface.up {
@@ -267,7 +266,7 @@ impl AfXdpOptions {
             notes.push(format!("{name} is down: nothing comes until it is up (ip link set {name} up)"));
         }
         notes.extend(bond.note);
-        let program = Arc::new(attached.program);
+        let program = Arc::new(program);
         let hash = affinity.filter(|_| program.functions.hash.is_some());
         let of_ports = program.mode == sys::Mode::Native && !bond.ports.is_empty();
         let links: Vec<(&Link, u32, u32)> = if of_ports {

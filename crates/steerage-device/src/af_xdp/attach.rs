@@ -11,7 +11,7 @@ use steerage_netlink::{self as netlink, Rtnetlink, XdpPlace, XdpProgram, netdev}
 
 use super::assembler::Instruction;
 use super::attachment::{Attachment, ByLink, InDispatcher};
-use super::dispatcher::{self, Added, PRIORITY_DEFAULT};
+use super::dispatcher::{self, Added, Addition, PRIORITY_DEFAULT};
 use super::interface;
 use super::metadata::Functions;
 use super::program::{Maps, Ports, program};
@@ -42,12 +42,7 @@ pub(super) struct Attached {
     pub(super) attachment: Attachment,
 }
 
-#[derive(Debug)]
-pub(super) struct Noted {
-    pub(super) program: Attached,
-    pub(super) notes: Vec<String>,
-}
-
+/// Returns the attached program, and notes for the user.
 pub(super) fn attach(
     options: &AfXdpOptions,
     take: &Take,
@@ -55,7 +50,7 @@ pub(super) fn attach(
     queues: u32,
     ports: &Ports,
     (wants_hash, is_held): (bool, bool),
-) -> Result<Noted, DeviceError> {
+) -> Result<(Attached, Vec<String>), DeviceError> {
     let cannot = |operation| move |cause| options.error(operation, cause).advise(PERMISSION);
     let queues = queues.max(ports.places * ports.queues);
     let sockets = Map::of_sockets(queues).map_err(cannot("make a map of sockets"))?;
@@ -64,40 +59,13 @@ pub(super) fn attach(
     let new_ports = new_ports.transpose().map_err(cannot("make a map of ports"))?;
     let maps = (&sockets, &counters, new_ports.as_ref());
     let attempt = Attempt { options, take, interface, ports, wants_hash, is_held, maps };
-    if let Some(noted) = attempt.share()? {
-        let (added, mode, notes) = noted;
-        let attachment = Attachment::Component(InDispatcher::new(added));
-        return Ok(Noted {
-            program: Attached {
-                sockets,
-                counters,
-                functions: Functions::default(),
-                mode,
-                new_ports: new_ports.filter(|_| mode == sys::Mode::Native),
-                attachment,
-            },
-            notes,
-        });
-    }
-    let mut refused = None;
-    for mode in modes(options.mode) {
-        let mut notes = Vec::new();
-        match attempt.in_mode(*mode, &mut notes) {
-            Ok((by_link, functions)) => {
-                if let Some(error) = refused {
-                    notes.push(format!("{}: no native XDP ({error}); it goes on in skb mode", options.interface));
-                }
-                let attachment = Attachment::Link(by_link);
-                let new_ports = new_ports.filter(|_| *mode == sys::Mode::Native);
-                let program = Attached { sockets, counters, functions, mode: *mode, new_ports, attachment };
-                return Ok(Noted { program, notes });
-            }
-            Err(Refused::For(error)) => return Err(error),
-            Err(Refused::Mode(error)) => refused = Some(error),
-        }
-    }
-    let cause = refused.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
-    Err(options.error("attach an XDP program", cause).advise("try mode=skb, or listen instead: af_packet:NAME"))
+    let mut notes = Vec::new();
+    let (attachment, mode, functions) = match attempt.share(&mut notes)? {
+        Some((added, mode)) => (Attachment::Component(InDispatcher::new(added)), mode, Functions::default()),
+        None => attempt.by_link(&mut notes)?,
+    };
+    let new_ports = new_ports.filter(|_| mode == sys::Mode::Native);
+    Ok((Attached { sockets, counters, functions, mode, new_ports, attachment }, notes))
 }
 
 fn modes(wanted: Mode) -> &'static [sys::Mode] {
@@ -126,7 +94,29 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Attaches the program. The program uses the card's hash if the hash is wanted and available,
+    /// Attaches the program by a BPF link, in the first XDP mode that works.
+    fn by_link(&self, notes: &mut Vec<String>) -> Result<(Attachment, sys::Mode, Functions), DeviceError> {
+        let mut refused = None;
+        for mode in modes(self.options.mode) {
+            notes.clear();
+            match self.in_mode(*mode, notes) {
+                Ok((by_link, functions)) => {
+                    if let Some(error) = refused {
+                        let name = &self.options.interface;
+                        notes.push(format!("{name}: no native XDP ({error}); it goes on in skb mode"));
+                    }
+                    return Ok((Attachment::Link(by_link), *mode, functions));
+                }
+                Err(Refused::For(error)) => return Err(error),
+                Err(Refused::Mode(error)) => refused = Some(error),
+            }
+        }
+        let cause = refused.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
+        let error = self.options.error("attach an XDP program", cause);
+        Err(error.advise("try mode=skb, or listen instead: af_packet:NAME"))
+    }
+
+    /// Attaches the program in one mode. The program uses the card's hash if the hash is wanted and available,
     /// and the card's time and VLAN tag if the driver reports them.
     fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(ByLink, Functions), Refused> {
         // Kernels before 6.8 do not report which metadata a driver supports.
@@ -185,29 +175,26 @@ impl Attempt<'_> {
     /// Adds the program to the interface's dispatcher. If no program is attached, a priority in the
     /// options creates a new dispatcher. Returns `None` if the program should be attached without a
     /// dispatcher.
-    fn share(&self) -> Result<Option<(Added, sys::Mode, Vec<String>)>, DeviceError> {
-        let (name, wanted) = (&self.options.interface, modes(self.options.mode));
+    fn share(&self, notes: &mut Vec<String>) -> Result<Option<(Added, sys::Mode)>, DeviceError> {
         let there = self.interface.programs.first();
         let found = there.and_then(|there| Some((there.place, ProgramInfo::of_id(there.id).ok()?)));
-        let places: Vec<XdpPlace> = match found {
-            Some((place, program)) if dispatcher::is_one(&program.name) && !self.options.replace => vec![place],
-            None if there.is_none() && self.options.priority.is_some() => {
-                wanted.iter().copied().map(place_of).collect()
-            }
+        let its_place = match found {
+            Some((place, program)) if dispatcher::is_one(&program.name) && !self.options.replace => Some(place),
+            None if there.is_none() && self.options.priority.is_some() => None,
             _ => return Ok(None),
         };
-        let mut refused = io::Error::from(io::ErrorKind::Unsupported);
-        for place in places {
-            let Some(mode) = wanted.iter().copied().find(|mode| place_of(*mode) == place) else {
-                refused = io::Error::other("its dispatcher of libxdp is attached in another mode");
-                continue;
-            };
-            match self.add(mode) {
+        let mut refused = io::Error::other("its dispatcher of libxdp is attached in another mode");
+        let is_possible = |mode: &&sys::Mode| its_place.is_none_or(|place| place == place_of(**mode));
+        for mode in modes(self.options.mode).iter().filter(is_possible) {
+            match self.add(*mode) {
                 Ok(added) => {
-                    let without_hash = format!(
-                        "{name}: the hash of the card is not available in a dispatcher of libxdp; steerage computes its own hash"
-                    );
-                    return Ok(Some((added, mode, self.wants_hash.then_some(without_hash).into_iter().collect())));
+                    if self.wants_hash {
+                        let name = &self.options.interface;
+                        notes.push(format!(
+                            "{name}: the hash of the card is not available in a dispatcher of libxdp; steerage computes its own hash"
+                        ));
+                    }
+                    return Ok(Some((added, *mode)));
                 }
                 Err(Refused::For(error)) => return Err(error),
                 Err(Refused::Mode(error)) => refused = error,
@@ -223,16 +210,16 @@ impl Attempt<'_> {
         let priority = self.options.priority.unwrap_or(PRIORITY_DEFAULT);
         let mut waits = Waits::new();
         loop {
-            match dispatcher::add(self.interface.index, place_of(mode), priority, &instructions) {
-                Ok(added) => return Ok(added),
+            let addition = dispatcher::add(self.interface.index, place_of(mode), priority, &instructions);
+            match addition.map_err(Refused::Mode)? {
+                Addition::Done(added) => return Ok(added),
                 // The attached program may belong to a process that has just ended. The kernel will
                 // then remove that program.
-                Err(dispatcher::Refused::ByAnother(_)) if !waits.are_over() && !self.is_held => waits.sleep(),
-                Err(dispatcher::Refused::ByAnother(id)) => {
+                Addition::OccupiedBy(_) if !waits.are_over() && !self.is_held => waits.sleep(),
+                Addition::OccupiedBy(id) => {
                     let there = ProgramInfo { id, name: sys::NAME.to_owned(), map: None };
                     return Err(Refused::For(self.occupied_by(&there)));
                 }
-                Err(dispatcher::Refused::Error(error)) => return Err(Refused::Mode(error)),
             }
         }
     }

@@ -21,16 +21,15 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollTimeout;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use steerage_netlink::{Changes, Entry, Rtnetlink, XdpPlace, XdpProgram};
 
 use super::assembler::Instruction;
 use super::sys::extension::{Function, Typed, constant, pin, pinned, replace_function, value_of};
 use super::sys::{NAME, ProgramInfo, program_of, with_log};
-use super::waits::Waits;
+use super::waits::{Waits, has_ended};
 use code::{COMPONENTS_MAX, CONFIGURATION_BYTES, DISPATCHER, FIRST_FUNCTION, Rule, configuration, function_of, rules};
 
 /// The default priority of an XDP program in a dispatcher, as in libxdp.
@@ -70,15 +69,10 @@ impl FromStr for Component {
 }
 
 #[derive(Debug)]
-pub(super) enum Refused {
-    ByAnother(u32),
-    Error(io::Error),
-}
-
-impl From<io::Error> for Refused {
-    fn from(error: io::Error) -> Self {
-        Self::Error(error)
-    }
+pub(super) enum Addition {
+    Done(Added),
+    /// The dispatcher has the XDP program with this number, which belongs to another steerage.
+    OccupiedBy(u32),
 }
 
 /// A component that this process has added. The lock `alive` shows that this process still runs.
@@ -107,21 +101,18 @@ pub(super) fn add(
     place: XdpPlace,
     priority: u32,
     instructions: &[Instruction],
-) -> Result<Added, Refused> {
+) -> io::Result<Addition> {
     let directory = Directory::open(FlockArg::LockExclusive)?;
     let functions = [Function { at: 0, kind: FIRST_FUNCTION }];
     let types = code::types([NAME].into_iter());
     let ours = Typed { name: NAME, instructions, functions: &functions, types: &types };
     directory.repeat(|directory| {
         let mut old = Dispatcher::attached(directory, interface)?;
-        let mut components = old.as_mut().map_or_else(Vec::new, |old| std::mem::take(&mut old.components));
-        for component in components.iter().filter(|component| component.name == NAME) {
-            if directory.is_alive(component.id) {
-                return Err(Refused::ByAnother(component.id));
-            }
+        let components = old.as_mut().map_or_else(Vec::new, |old| std::mem::take(&mut old.components));
+        let (earlier, mut components): (Vec<_>, Vec<_>) = components.into_iter().partition(|one| one.name == NAME);
+        if let Some(alive) = earlier.iter().find(|component| directory.is_alive(component.id)) {
+            return Ok(Addition::OccupiedBy(alive.id));
         }
-        let ended: Vec<u32> = components.iter().filter(|one| one.name == NAME).map(|one| one.id).collect();
-        components.retain(|component| component.name != NAME);
         let rule = Rule::of_ours(priority);
         let before = components.iter().take_while(|one| (one.rule.priority, one.name.as_str()) <= (priority, NAME));
         let at = before.count();
@@ -133,12 +124,9 @@ pub(super) fn add(
         let alive = directory.lock_for(id)?;
         let place = old.as_ref().map_or(place, |old| old.place);
         let replaced = built.replace(directory, interface, place, old.as_ref());
-        if let Err(error) = replaced {
-            directory.forget(id);
-            return Err(error.into());
-        }
-        ended.into_iter().for_each(|id| directory.forget(id));
-        Ok(Added { component: Component { interface, program: id }, alive: Some(alive) })
+        replaced.inspect_err(|_| directory.forget(id))?;
+        earlier.iter().for_each(|ended| directory.forget(ended.id));
+        Ok(Addition::Done(Added { component: Component { interface, program: id }, alive: Some(alive) }))
     })
 }
 
@@ -160,19 +148,13 @@ pub fn remove(component: Component) -> io::Result<()> {
         if old.components.is_empty() {
             let mut kernel = Rtnetlink::open()?;
             kernel.exchange_xdp_program(interface, old.place, Some(old.program.as_fd()), None)?;
-            directory.unpin(&old.pins)?;
-            return Ok(());
+            return directory.unpin(&old.pins);
         }
         let components = std::mem::take(&mut old.components);
-        Built::new(components, None)?.replace(directory, interface, old.place, Some(&old))?;
-        Ok(())
+        Built::new(components, None)?.replace(directory, interface, old.place, Some(&old))
     });
     directory.forget(program);
-    match removed {
-        Ok(()) => Ok(()),
-        Err(Refused::Error(error)) => Err(error),
-        Err(Refused::ByAnother(_)) => Err(io::ErrorKind::ResourceBusy.into()),
-    }
+    removed
 }
 
 /// Returns whether the dispatcher has the component, without waiting for locks.
@@ -219,12 +201,7 @@ pub fn wait_for_removal(
             });
         }
         let wait = if is_due { PollTimeout::from(READ_AGAIN_MS) } else { PollTimeout::NONE };
-        let mut fds = [PollFd::new(end, PollFlags::POLLIN), PollFd::new(changes.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, wait) {
-            Err(Errno::EINTR) | Ok(_) => {}
-            Err(error) => return Err(error.into()),
-        }
-        if fds[0].any().unwrap_or(false) {
+        if has_ended(end, &changes, wait)? {
             return Ok(());
         }
         let is_complete = changes.read(&mut |change| {
@@ -409,11 +386,11 @@ impl Directory {
     }
 
     /// Calls `change`, and calls it again if another process changed the dispatcher meanwhile.
-    fn repeat<T>(&self, mut change: impl FnMut(&Self) -> Result<T, Refused>) -> Result<T, Refused> {
+    fn repeat<T>(&self, mut change: impl FnMut(&Self) -> io::Result<T>) -> io::Result<T> {
         let mut waits = Waits::new();
         loop {
             match change(self) {
-                Err(Refused::Error(error)) if is_race(&error) && !waits.are_over() => waits.sleep(),
+                Err(error) if is_race(&error) && !waits.are_over() => waits.sleep(),
                 changed => return changed,
             }
         }

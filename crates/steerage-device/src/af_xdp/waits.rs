@@ -1,5 +1,10 @@
+use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use steerage_netlink::Changes;
 
 const FIRST: Duration = Duration::from_millis(1);
 const LAST: Duration = Duration::from_millis(512);
@@ -22,5 +27,15 @@ impl Waits {
     pub(super) fn sleep(&mut self) {
         thread::sleep(self.0);
         self.0 *= 2;
+    }
+}
+
+/// Waits until `changes` has messages, or until the file descriptor `end` is readable or closed.
+/// Returns true if `end` is.
+pub(super) fn has_ended(end: BorrowedFd<'_>, changes: &Changes, wait: PollTimeout) -> nix::Result<bool> {
+    let mut fds = [end, changes.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    match poll(&mut fds, wait) {
+        Ok(_) | Err(Errno::EINTR) => Ok(fds[0].any().unwrap_or(false)),
+        Err(error) => Err(error),
     }
 }

@@ -7,8 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollTimeout;
 use nix::sys::eventfd::EventFd;
 use steerage::DeviceError;
 use steerage_netlink::ethtool::Ethtool;
@@ -18,6 +17,7 @@ use super::table::{Place, State, Table};
 use super::uses;
 use crate::af_xdp::device::{Device, Known};
 use crate::af_xdp::sys;
+use crate::af_xdp::waits::has_ended;
 
 #[derive(Debug)]
 pub(super) struct Watcher {
@@ -59,17 +59,10 @@ impl Watcher {
                 self.read_all(&there);
             }
             drop(there);
-            let mut fds =
-                [PollFd::new(ends.as_fd(), PollFlags::POLLIN), PollFd::new(self.changes.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut fds, PollTimeout::NONE) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "the bond is watched no more");
-                    return;
-                }
-            }
-            if fds[0].any().unwrap_or(false) {
-                return;
+            match has_ended(ends.as_fd(), &self.changes, PollTimeout::NONE) {
+                Ok(false) => {}
+                Ok(true) => return,
+                Err(error) => return tracing::warn!(%error, "the bond is watched no more"),
             }
             let mut links = Vec::new();
             reads_all = !self.changes.read(&mut |change| {

@@ -9,11 +9,12 @@
 //! the kernel).
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use steerage::flow::wire::{ethernet, ethertype, ipv4, ipv6, port, protocol, udp};
 
 use super::assembler::{Assembler, Instruction, Label, R0, R1, R2, R3, R6, R7, R8, R9, Register, Size, When};
-use super::sys::Dissector;
+use super::sys::{ProgramInfo, load_dissector, program_of, set_dissector};
 
 pub use super::sys::attached_dissector as attached;
 
@@ -57,7 +58,7 @@ const GTP_EXTENSION: u32 = 4;
 /// the end of this process, until it is detached or the namespace ends.
 #[derive(Debug)]
 pub struct FlowDissector {
-    program: Dissector,
+    program: OwnedFd,
     id: u32,
 }
 
@@ -67,8 +68,8 @@ impl FlowDissector {
     /// # Errors
     /// Returns an error if the process lacks CAP_NET_ADMIN, CAP_BPF or CAP_PERFMON.
     pub fn load() -> io::Result<Self> {
-        let program = Dissector::load(NAME, &program().ok_or(io::ErrorKind::InvalidInput)?)?;
-        Ok(Self { id: program.info()?.id, program })
+        let program = load_dissector(NAME, &program().ok_or(io::ErrorKind::InvalidInput)?)?;
+        Ok(Self { id: ProgramInfo::of(program.as_fd())?.id, program })
     }
 
     /// Returns steerage's flow dissector that is attached to the network namespace of this thread,
@@ -79,8 +80,8 @@ impl FlowDissector {
     /// process.
     pub fn find() -> io::Result<Option<Self>> {
         let Some(id) = attached()? else { return Ok(None) };
-        let program = Dissector::of(id)?;
-        Ok((program.info()?.name == NAME).then_some(Self { program, id }))
+        let program = program_of(id)?;
+        Ok((ProgramInfo::of(program.as_fd())?.name == NAME).then_some(Self { program, id }))
     }
 
     /// The number by which the kernel identifies the BPF program.
@@ -97,7 +98,7 @@ impl FlowDissector {
         match attached()? {
             Some(id) if id == self.id => Ok(()),
             Some(_) => Err(io::ErrorKind::AlreadyExists.into()),
-            None => self.program.attach(),
+            None => set_dissector(self.program.as_fd(), true),
         }
     }
 
@@ -107,7 +108,7 @@ impl FlowDissector {
     /// Detaching requires CAP_NET_ADMIN.
     pub fn detach(&self) -> io::Result<()> {
         match attached()? {
-            Some(id) if id == self.id => self.program.detach(),
+            Some(id) if id == self.id => set_dissector(self.program.as_fd(), false),
             _ => Ok(()),
         }
     }
@@ -321,11 +322,11 @@ mod tests {
 
     use super::*;
 
-    fn foreign() -> Dissector {
+    fn foreign() -> OwnedFd {
         let mut asm = Assembler::default();
         asm.set(R0, CONTINUE);
         asm.exit();
-        Dissector::load("somebodys", &asm.finish().unwrap()).unwrap()
+        load_dissector("somebodys", &asm.finish().unwrap()).unwrap()
     }
 
     #[test]
@@ -344,7 +345,7 @@ mod tests {
             found.detach().unwrap();
             assert_eq!(attached().unwrap(), None);
 
-            foreign().attach().unwrap();
+            set_dissector(foreign().as_fd(), true).unwrap();
             let there = attached().unwrap();
             assert!(there.is_some() && FlowDissector::find().unwrap().is_none());
             assert_eq!(found.attach().unwrap_err().kind(), io::ErrorKind::AlreadyExists);

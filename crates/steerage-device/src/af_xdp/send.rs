@@ -20,7 +20,7 @@ use steerage::{
 use super::device::Device;
 use super::interface::{self, ETHERNET};
 use super::spec::{self, Named};
-use super::sys::{Socket, Unsent};
+use super::sys::Socket;
 use super::tx_sockets::{TxSocket, TxSockets};
 use super::{PERMISSION, RING_MAX, RING_MIN, SEND_RING_DEFAULT};
 use crate::offloads::merged::{Outcome, count, sendable};
@@ -386,12 +386,12 @@ impl SendQueue {
     fn void(&mut self, sent: &mut Sent) -> u64 {
         let mut packets = 0;
         for nth in self.unsaid..self.bound.sender.waiting() {
-            let Some(Unsent { address, len, goes_on }) = self.bound.sender.nth_waiting(nth) else { break };
-            if len > 0 {
+            let Some(waiting) = self.bound.sender.nth_waiting(nth) else { break };
+            if waiting.len > 0 {
                 self.bound.sender.void_waiting(nth);
-                self.voided.push(address);
-                packets += u64::from(!goes_on);
-                sent.bytes = sent.bytes.saturating_sub(u64::from(len));
+                self.voided.push(waiting.address);
+                packets += u64::from(!waiting.goes_on());
+                sent.bytes = sent.bytes.saturating_sub(u64::from(waiting.len));
             }
         }
         sent.packets = sent.packets.saturating_sub(packets);

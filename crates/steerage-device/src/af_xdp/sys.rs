@@ -19,9 +19,10 @@ mod send;
 pub use bpf::attached_dissector;
 #[cfg(test)]
 pub(super) use bpf::tag_what_is_sent;
-pub(super) use bpf::{ByCpu, Dissector, Link, Map, Mode, NAME, Program, ProgramInfo, link_of, program_of, with_log};
+pub(super) use bpf::{ByCpu, Link, Map, Mode, NAME, Program, ProgramInfo, link_of, program_of, with_log};
+pub(super) use bpf::{load_dissector, set_dissector};
 use ring::{Descriptor, Ring};
-pub(super) use send::{Completions, Rings, Sender, Unsent};
+pub(super) use send::{Completions, Rings, Sender};
 
 const SOL_XDP: c_int = 283;
 const XDP_MMAP_OFFSETS: c_int = 1;
@@ -40,7 +41,6 @@ const XDP_COPY: u16 = 1 << 1;
 const XDP_ZEROCOPY: u16 = 1 << 2;
 const XDP_USE_NEED_WAKEUP: u16 = 1 << 3;
 const XDP_USE_SG: u16 = 1 << 4;
-const XDP_PKT_CONTD: u32 = 1;
 /// In unaligned mode, the upper 16 bits of an address are the frame's offset within its chunk.
 const OFFSET_SHIFT: u32 = 48;
 const SO_PREFER_BUSY_POLL: c_int = 69;
@@ -144,7 +144,15 @@ impl Socket {
     }
 
     pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<OpenSocket> {
-        let (rx, fill) = self.prepare(region, shape, rings)?;
+        if rings.register {
+            self.register(region, shape)?;
+        }
+        set(&self.0, SOL_XDP, XDP_UMEM_FILL_RING, &shape.ring)?;
+        set(&self.0, SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
+        set(&self.0, SOL_XDP, XDP_RX_RING, &shape.ring)?;
+        let offsets: MmapOffsets = get(&self.0, SOL_XDP, XDP_MMAP_OFFSETS)?;
+        let rx = Ring::map(self.0.as_fd(), XDP_PGOFF_RX_RING, offsets.rx, shape.ring)?;
+        let fill = Ring::map(self.0.as_fd(), XDP_UMEM_PGOFF_FILL_RING, offsets.fill, shape.ring)?;
         Ok(OpenSocket { rx, fill, posted: Posted::new(Arc::clone(region)), socket: self })
     }
 
@@ -165,19 +173,6 @@ impl Socket {
         set(&self.0, SOL_XDP, XDP_UMEM_REG, &registration)
     }
 
-    fn prepare(&self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<(Ring<Descriptor>, Ring<u64>)> {
-        if rings.register {
-            self.register(region, shape)?;
-        }
-        set(&self.0, SOL_XDP, XDP_UMEM_FILL_RING, &shape.ring)?;
-        set(&self.0, SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
-        set(&self.0, SOL_XDP, XDP_RX_RING, &shape.ring)?;
-        let offsets: MmapOffsets = get(&self.0, SOL_XDP, XDP_MMAP_OFFSETS)?;
-        let rx = Ring::map(self.0.as_fd(), XDP_PGOFF_RX_RING, offsets.rx, shape.ring)?;
-        let fill = Ring::map(self.0.as_fd(), XDP_UMEM_PGOFF_FILL_RING, offsets.fill, shape.ring)?;
-        Ok((rx, fill))
-    }
-
     fn bind(&self, place: InterfaceQueue, how: How, shared: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let mode = if how.zero_copy { XDP_ZEROCOPY } else { XDP_COPY };
         let flags = mode | XDP_USE_NEED_WAKEUP | if how.several { XDP_USE_SG } else { 0 };
@@ -190,10 +185,6 @@ impl Socket {
             shared: shared.map_or(0, |first| first.as_raw_fd() as u32),
         };
         bind(&self.0, &address)
-    }
-
-    fn is_zero_copy(&self) -> bool {
-        get::<u32>(&self.0, SOL_XDP, XDP_OPTIONS).is_ok_and(|options| options & XDP_OPTIONS_ZEROCOPY != 0)
     }
 }
 
@@ -263,8 +254,9 @@ impl OpenSocket {
     /// so that the caller skips the descriptor.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<FilledChunk, BadAddress>> {
-        let Descriptor { address, len, options } = self.rx.pop()?;
-        let goes_on = options & XDP_PKT_CONTD != 0;
+        let descriptor = self.rx.pop()?;
+        let Descriptor { address, len, .. } = descriptor;
+        let goes_on = descriptor.goes_on();
         let Some((page, within)) = self.posted.take(address & ((1 << OFFSET_SHIFT) - 1)) else {
             return Some(Err(BadAddress { goes_on }));
         };
@@ -302,7 +294,7 @@ impl OpenSocket {
     }
 
     pub(super) fn is_zero_copy(&self) -> bool {
-        self.socket.is_zero_copy()
+        get::<u32>(&self.socket.0, SOL_XDP, XDP_OPTIONS).is_ok_and(|options| options & XDP_OPTIONS_ZEROCOPY != 0)
     }
 
     /// Closes the socket and returns its pages, except those of a zero-copy socket, to which the

@@ -72,6 +72,18 @@ impl Attributes {
         self
     }
 
+    /// Describes a program to load. `program` and `log` must live until the system call ends. If
+    /// `log` is not empty, the kernel writes the verifier's messages to it.
+    pub(super) fn program(self, name: &str, program: &[Instruction], log: &mut [u8]) -> Self {
+        self.word(4, program.len() as u32)
+            .pointer(8, program.as_ptr())
+            .pointer(16, LICENSE.as_ptr())
+            .word(24, u32::from(!log.is_empty()))
+            .word(28, log.len() as u32)
+            .pointer(32, if log.is_empty() { std::ptr::null() } else { log.as_mut_ptr().cast_const() })
+            .name(48, name)
+    }
+
     pub(super) fn name(mut self, at: usize, name: &str) -> Self {
         self.0[at..at + name.len()].copy_from_slice(name.as_bytes());
         self
@@ -91,7 +103,7 @@ impl Attributes {
 pub(in crate::af_xdp) const NAME: &str = "steerage";
 
 /// Some functions of the kernel require a BPF program with a GPL-compatible license.
-pub(super) const LICENSE: &[u8] = b"Dual MIT/GPL\0";
+const LICENSE: &[u8] = b"Dual MIT/GPL\0";
 
 /// # Safety
 /// Each pointer in `attributes` must be valid: alive, as long as `command` assumes, and writable if
@@ -120,10 +132,6 @@ impl AsFd for Map {
 }
 
 impl Map {
-    pub(super) fn of(map: OwnedFd) -> Self {
-        Self(map)
-    }
-
     pub(in crate::af_xdp) fn of_sockets(queues: u32) -> io::Result<Self> {
         Self::create(TYPE_XSKMAP, 4, queues)
     }
@@ -216,18 +224,8 @@ impl Program {
         log: &mut [u8],
     ) -> io::Result<Self> {
         let flags = if several { HAS_FRAGS } else { 0 } | if bound_to.is_some() { DEVICE_BOUND } else { 0 };
-        let attributes = Attributes::new()
-            .word(0, PROG_TYPE_XDP)
-            .word(4, program.len() as u32)
-            .pointer(8, program.as_ptr())
-            .pointer(16, LICENSE.as_ptr())
-            .word(24, u32::from(!log.is_empty()))
-            .word(28, log.len() as u32)
-            .pointer(32, if log.is_empty() { std::ptr::null() } else { log.as_mut_ptr().cast_const() })
-            .word(44, flags)
-            .name(48, name)
-            .word(64, bound_to.unwrap_or(0))
-            .word(68, ATTACH_XDP);
+        let attributes = Attributes::new().program(name, program, log).word(0, PROG_TYPE_XDP).word(44, flags);
+        let attributes = attributes.word(64, bound_to.unwrap_or(0)).word(68, ATTACH_XDP);
         // SAFETY: the instructions have the kernel's layout, and the license ends with a zero. The
         // kernel reads both, and writes at most the length of the log.
         unsafe { bpf_fd(PROG_LOAD, attributes) }.map(Self)
@@ -327,44 +325,20 @@ unsafe fn info_into(fd: BorrowedFd<'_>, mut info: Attributes) -> io::Result<Attr
     Ok(std::hint::black_box(info))
 }
 
-#[derive(Debug)]
-pub(in crate::af_xdp) struct Dissector(OwnedFd);
+pub(in crate::af_xdp) fn load_dissector(name: &str, program: &[Instruction]) -> io::Result<OwnedFd> {
+    let attributes = Attributes::new().program(name, program, &mut []);
+    let attributes = attributes.word(0, PROG_TYPE_FLOW_DISSECTOR).word(68, ATTACH_FLOW_DISSECTOR);
+    // SAFETY: the instructions have the kernel's layout, and the license ends with a zero. The
+    // kernel only reads both.
+    unsafe { bpf_fd(PROG_LOAD, attributes) }
+}
 
-impl Dissector {
-    pub(in crate::af_xdp) fn load(name: &str, program: &[Instruction]) -> io::Result<Self> {
-        let attributes = Attributes::new()
-            .word(0, PROG_TYPE_FLOW_DISSECTOR)
-            .word(4, program.len() as u32)
-            .pointer(8, program.as_ptr())
-            .pointer(16, LICENSE.as_ptr())
-            .name(48, name)
-            .word(68, ATTACH_FLOW_DISSECTOR);
-        // SAFETY: the instructions have the kernel's layout, and the license ends with a zero. The
-        // kernel only reads both.
-        unsafe { bpf_fd(PROG_LOAD, attributes) }.map(Self)
-    }
-
-    pub(in crate::af_xdp) fn of(id: u32) -> io::Result<Self> {
-        program_of(id).map(Self)
-    }
-
-    pub(in crate::af_xdp) fn info(&self) -> io::Result<ProgramInfo> {
-        ProgramInfo::of(self.0.as_fd())
-    }
-
-    pub(in crate::af_xdp) fn attach(&self) -> io::Result<()> {
-        self.change(PROG_ATTACH)
-    }
-
-    pub(in crate::af_xdp) fn detach(&self) -> io::Result<()> {
-        self.change(PROG_DETACH)
-    }
-
-    fn change(&self, command: c_long) -> io::Result<()> {
-        let attributes = Attributes::new().descriptor(4, self.0.as_fd());
-        // SAFETY: numbers only.
-        unsafe { bpf(command, &mut attributes.word(8, ATTACH_FLOW_DISSECTOR)) }.map(drop)
-    }
+/// Attaches a flow dissector to the network namespace of this thread, or detaches it.
+pub(in crate::af_xdp) fn set_dissector(program: BorrowedFd<'_>, is_attached: bool) -> io::Result<()> {
+    let command = if is_attached { PROG_ATTACH } else { PROG_DETACH };
+    let attributes = Attributes::new().descriptor(4, program);
+    // SAFETY: numbers only.
+    unsafe { bpf(command, &mut attributes.word(8, ATTACH_FLOW_DISSECTOR)) }.map(drop)
 }
 
 /// Returns the number of the BPF program that is attached as flow dissector to the network
@@ -388,12 +362,8 @@ pub fn attached_dissector() -> io::Result<Option<u32>> {
 pub(in crate::af_xdp) fn tag_what_is_sent(interface: u32, program: &[Instruction]) -> io::Result<Link> {
     const PROG_TYPE_SCHED_CLS: u32 = 3;
     const ATTACH_TCX_EGRESS: u32 = 47;
-    let attributes = Attributes::new()
-        .word(0, PROG_TYPE_SCHED_CLS)
-        .word(4, program.len() as u32)
-        .pointer(8, program.as_ptr())
-        .pointer(16, LICENSE.as_ptr())
-        .word(68, ATTACH_TCX_EGRESS);
+    let attributes = Attributes::new().program("", program, &mut []);
+    let attributes = attributes.word(0, PROG_TYPE_SCHED_CLS).word(68, ATTACH_TCX_EGRESS);
     // SAFETY: the instructions have the kernel's layout, and the license ends with a zero. The
     // kernel only reads both.
     let program = unsafe { bpf_fd(PROG_LOAD, attributes) }?;

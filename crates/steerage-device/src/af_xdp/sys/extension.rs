@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::super::assembler::Instruction;
-use super::bpf::{ATTACH_XDP, Attributes, HAS_FRAGS, LICENSE, Map, PROG_LOAD, PROG_TYPE_XDP};
+use super::bpf::{ATTACH_XDP, Attributes, HAS_FRAGS, PROG_LOAD, PROG_TYPE_XDP};
 use super::bpf::{LINK_CREATE, MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, TYPE_ARRAY, bpf, bpf_fd, info};
 
 const OBJECT_PIN: c_long = 6;
@@ -58,13 +58,7 @@ impl Typed<'_> {
         // SAFETY: the kernel reads as many bytes of the types as the request says.
         let types = unsafe { bpf_fd(TYPES_LOAD, types) }?;
         let attributes = attributes
-            .word(4, self.instructions.len() as u32)
-            .pointer(8, self.instructions.as_ptr())
-            .pointer(16, LICENSE.as_ptr())
-            .word(24, u32::from(!log.is_empty()))
-            .word(28, log.len() as u32)
-            .pointer(32, if log.is_empty() { std::ptr::null() } else { log.as_mut_ptr().cast_const() })
-            .name(48, self.name)
+            .program(self.name, self.instructions, log)
             .descriptor(72, types.as_fd())
             .word(76, size_of::<Function>() as u32)
             .pointer(80, self.functions.as_ptr())
@@ -88,7 +82,7 @@ pub(in crate::af_xdp) fn replace_function(
 }
 
 /// Creates a BPF map that contains only `value`, and never changes.
-pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<Map> {
+pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<OwnedFd> {
     let attributes = Attributes::new().word(0, TYPE_ARRAY).word(4, 4).word(8, value.len() as u32);
     let attributes = attributes.word(12, 1).word(16, READ_BY_PROGRAMS).name(28, name);
     // SAFETY: numbers only.
@@ -101,7 +95,7 @@ pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<Map> {
     unsafe { bpf(MAP_UPDATE, &mut attributes) }?;
     // SAFETY: numbers only.
     unsafe { bpf(MAP_FREEZE, &mut Attributes::new().descriptor(0, map.as_fd())) }?;
-    Ok(Map::of(map))
+    Ok(map)
 }
 
 /// Reads the only value of a map into `value`, which must have the length of the map's value.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::sys::map;
 
 const XDP_RING_NEED_WAKEUP: u32 = 1;
+pub(super) const XDP_PKT_CONTD: u32 = 1;
 
 /// The kernel's `struct xdp_ring_offset`, which says where a ring's fields are in a mapping.
 #[repr(C)]
@@ -23,10 +24,17 @@ pub(super) struct RingOffsets {
 /// The kernel's `struct xdp_desc`, which describes a frame in a ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Descriptor {
-    pub(super) address: u64,
-    pub(super) len: u32,
+pub(in crate::af_xdp) struct Descriptor {
+    pub(in crate::af_xdp) address: u64,
+    pub(in crate::af_xdp) len: u32,
     pub(super) options: u32,
+}
+
+impl Descriptor {
+    /// Returns true if the next descriptor belongs to the same frame.
+    pub(in crate::af_xdp) fn goes_on(&self) -> bool {
+        self.options & XDP_PKT_CONTD != 0
+    }
 }
 
 /// This process's side of a ring: producer or consumer. `T` consists of plain numbers.

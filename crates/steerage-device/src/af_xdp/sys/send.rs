@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use steerage::device::Region;
 
-use super::ring::{Descriptor, Ring};
+use super::ring::{Descriptor, Ring, XDP_PKT_CONTD};
 use super::{
-    FEWEST, How, InterfaceQueue, MmapOffsets, SOL_XDP, Shape, Socket, XDP_MMAP_OFFSETS, XDP_PKT_CONTD,
-    XDP_UMEM_COMPLETION_RING, XDP_UMEM_FILL_RING,
+    FEWEST, How, InterfaceQueue, MmapOffsets, SOL_XDP, Shape, Socket, XDP_MMAP_OFFSETS, XDP_UMEM_COMPLETION_RING,
+    XDP_UMEM_FILL_RING,
 };
 use crate::sys::{get, set};
 
@@ -38,19 +38,6 @@ pub(in crate::af_xdp) struct Sender {
 impl AsFd for Sender {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.0.as_fd()
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(in crate::af_xdp) struct Unsent {
-    pub(in crate::af_xdp) address: u64,
-    pub(in crate::af_xdp) len: u32,
-    pub(in crate::af_xdp) goes_on: bool,
-}
-
-impl Unsent {
-    fn of(Descriptor { address, len, options }: Descriptor) -> Self {
-        Self { address, len, goes_on: options & XDP_PKT_CONTD != 0 }
     }
 }
 
@@ -120,12 +107,12 @@ impl Sender {
         self.tx.waiting()
     }
 
-    pub(in crate::af_xdp) fn nth_waiting(&mut self, nth: u32) -> Option<Unsent> {
-        self.tx.peek_waiting(nth).map(Unsent::of)
+    pub(in crate::af_xdp) fn nth_waiting(&mut self, nth: u32) -> Option<Descriptor> {
+        self.tx.peek_waiting(nth)
     }
 
-    pub(in crate::af_xdp) fn taken_last(&mut self) -> Option<Unsent> {
-        self.tx.peek_taken().map(Unsent::of)
+    pub(in crate::af_xdp) fn taken_last(&mut self) -> Option<Descriptor> {
+        self.tx.peek_taken()
     }
 
     /// Empties a descriptor, so that the kernel skips the descriptor. Emptying works only in copy

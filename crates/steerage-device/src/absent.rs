@@ -2,21 +2,14 @@ use std::io;
 
 use steerage::DeviceError;
 
-/// For each device: the first characters of its text form, its cargo feature, and whether the
-/// feature is on.
-const FEATURES: [(&str, Feature, bool); 3] = [
-    ("af_xdp:", Feature::AfXdp, cfg!(feature = "af_xdp")),
-    ("tap:", Feature::Tap, cfg!(feature = "tap")),
-    ("tun:", Feature::Tap, cfg!(feature = "tap")),
+/// For each device: the first characters of its text form, the advice if its cargo feature is off,
+/// and whether the feature is on.
+const FEATURES: [(&str, &str, bool); 3] = [
+    ("af_xdp:", "build steerage-device with its feature `af_xdp`", cfg!(feature = "af_xdp")),
+    ("tap:", TAP, cfg!(feature = "tap")),
+    ("tun:", TAP, cfg!(feature = "tap")),
 ];
-
-#[derive(Clone, Copy)]
-enum Feature {
-    AfXdp,
-    #[cfg(not(feature = "capture"))]
-    Capture,
-    Tap,
-}
+const TAP: &str = "build steerage-device with its feature `tap`";
 
 /// Returns false for capture files, because their paths have no fixed first characters.
 pub(crate) fn has_feature(spec: &str) -> bool {
@@ -25,21 +18,15 @@ pub(crate) fn has_feature(spec: &str) -> bool {
 
 pub(crate) fn check(spec: &str) -> Result<(), DeviceError> {
     let absent = FEATURES.iter().find(|(begins, _, is_on)| !is_on && spec.starts_with(begins));
-    absent.map_or(Ok(()), |(_, feature, _)| Err(error(spec, *feature)))
+    absent.map_or(Ok(()), |(_, advice, _)| Err(error(spec, advice)))
 }
 
 #[cfg(not(feature = "capture"))]
 pub(crate) fn no_captures(spec: &str) -> DeviceError {
-    error(spec, Feature::Capture)
+    error(spec, "build steerage-device with its feature `capture`")
 }
 
-fn error(spec: &str, feature: Feature) -> DeviceError {
-    let advice = match feature {
-        Feature::AfXdp => "build steerage-device with its feature `af_xdp`",
-        #[cfg(not(feature = "capture"))]
-        Feature::Capture => "build steerage-device with its feature `capture`",
-        Feature::Tap => "build steerage-device with its feature `tap`",
-    };
+fn error(spec: &str, advice: &'static str) -> DeviceError {
     let cause = io::Error::new(io::ErrorKind::Unsupported, "this program was built without such devices");
     DeviceError::new(spec, "open it", cause).advise(advice)
 }

@@ -221,21 +221,17 @@ impl UdpOptions {
         let family = if is_v6 { libc::AF_INET6 } else { libc::AF_INET };
         let fd = socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?;
         let discover = if self.pmtu { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
-        let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
-        // An IPv6 socket without IPV6_V6ONLY also receives and sends IPv4.
-        for (option, value) in
-            [(libc::IP_PKTINFO, 1), (libc::IP_RECVTOS, 1), (libc::IP_RECVERR, 1), (libc::IP_MTU_DISCOVER, discover)]
-        {
-            set(&fd, v4, option, &value)?;
-        }
-        let of_v6 = [
-            (libc::IPV6_RECVPKTINFO, 1),
-            (libc::IPV6_RECVTCLASS, 1),
-            (libc::IPV6_RECVERR, 1),
-            (libc::IPV6_MTU_DISCOVER, discover),
-        ];
-        for (option, value) in of_v6.into_iter().filter(|_| is_v6) {
-            set(&fd, v6, option, &value)?;
+        for (v4, v6, value) in [
+            (libc::IP_PKTINFO, libc::IPV6_RECVPKTINFO, 1),
+            (libc::IP_RECVTOS, libc::IPV6_RECVTCLASS, 1),
+            (libc::IP_RECVERR, libc::IPV6_RECVERR, 1),
+            (libc::IP_MTU_DISCOVER, libc::IPV6_MTU_DISCOVER, discover),
+        ] {
+            // An IPv6 socket without IPV6_V6ONLY also receives and sends IPv4.
+            set(&fd, libc::IPPROTO_IP, v4, &value)?;
+            if is_v6 {
+                set(&fd, libc::IPPROTO_IPV6, v6, &value)?;
+            }
         }
         if shares {
             set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;

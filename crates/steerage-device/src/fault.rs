@@ -81,25 +81,14 @@ impl Faults {
 
 /// Counts the faults of each type over all queues. Any thread can call [`read`](Self::read).
 #[derive(Debug, Default)]
-pub struct FaultCounts {
-    lost: AtomicU64,
-    duplicated: AtomicU64,
-    corrupted: AtomicU64,
-    reordered: AtomicU64,
-    delayed: AtomicU64,
-}
+pub struct FaultCounts([AtomicU64; 5]);
 
 impl FaultCounts {
     /// Returns the counts so far.
     pub fn read(&self) -> FaultTotals {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        FaultTotals {
-            lost: read(&self.lost),
-            duplicated: read(&self.duplicated),
-            corrupted: read(&self.corrupted),
-            reordered: read(&self.reordered),
-            delayed: read(&self.delayed),
-        }
+        let counts = self.0.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let [lost, duplicated, corrupted, reordered, delayed] = counts;
+        FaultTotals { lost, duplicated, corrupted, reordered, delayed }
     }
 }
 
@@ -139,9 +128,9 @@ pub struct Fault {
     counts: Arc<FaultCounts>,
 }
 
+/// The types of faults, in the order of the counts in [`FaultCounts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happens {
-    Nothing,
     Lost,
     Duplicated,
     Corrupted,
@@ -168,41 +157,32 @@ impl Fault {
         let later = out.now();
         let Self { faults, rng, held, now, counts, .. } = self;
         out.retain(from, |frame| {
-            let happens = what_happens(faults, rng);
-            let is_full = held.len() >= HELD_MAX;
-            let count = |of: &AtomicU64| of.fetch_add(1, Ordering::Relaxed);
+            let Some(happens) = what_happens(faults, rng) else { return true };
+            let is_possible = match happens {
+                Happens::Lost | Happens::Duplicated => true,
+                Happens::Corrupted => frame.len() > 14,
+                Happens::Reordered | Happens::Delayed => held.len() < HELD_MAX,
+            };
+            if !is_possible {
+                return true;
+            }
+            counts.0[happens as usize].fetch_add(1, Ordering::Relaxed);
             match happens {
-                Happens::Lost => {
-                    count(&counts.lost);
-                    false
-                }
-                Happens::Duplicated => {
-                    count(&counts.duplicated);
-                    now.push(frame.to_vec());
-                    true
-                }
-                Happens::Corrupted if frame.len() > 14 => {
-                    count(&counts.corrupted);
+                Happens::Lost => {}
+                Happens::Duplicated => now.push(frame.to_vec()),
+                Happens::Corrupted => {
                     let mut frame = frame.to_vec();
                     let bit = rng.usize(..(frame.len() - 14) * 8);
                     frame[14 + bit / 8] ^= 1 << (bit % 8);
                     now.push(frame);
-                    false
                 }
-                Happens::Reordered if !is_full => {
-                    count(&counts.reordered);
-                    let due = later + OVERTAKE_MAX;
-                    held.push_back(Held { frame: frame.to_vec(), due, until_overtaken: true });
-                    false
+                Happens::Reordered | Happens::Delayed => {
+                    let until_overtaken = happens == Happens::Reordered;
+                    let due = later + if until_overtaken { OVERTAKE_MAX } else { faults.delay_time };
+                    held.push_back(Held { frame: frame.to_vec(), due, until_overtaken });
                 }
-                Happens::Delayed if !is_full => {
-                    count(&counts.delayed);
-                    let due = later + faults.delay_time;
-                    held.push_back(Held { frame: frame.to_vec(), due, until_overtaken: false });
-                    false
-                }
-                _ => true,
             }
+            happens == Happens::Duplicated
         });
     }
 
@@ -222,7 +202,7 @@ impl Fault {
     }
 }
 
-fn what_happens(faults: &Faults, rng: &mut Rng) -> Happens {
+fn what_happens(faults: &Faults, rng: &mut Rng) -> Option<Happens> {
     let mut drawn = rng.u32(..1000);
     for (often, happens) in [
         (faults.lose, Happens::Lost),
@@ -233,10 +213,10 @@ fn what_happens(faults: &Faults, rng: &mut Rng) -> Happens {
     ] {
         match drawn.checked_sub(often) {
             Some(rest) => drawn = rest,
-            None => return happens,
+            None => return Some(happens),
         }
     }
-    Happens::Nothing
+    None
 }
 
 impl RxQueue for Fault {

@@ -44,6 +44,7 @@ mod options;
 pub mod output;
 pub mod rate;
 pub mod rules;
+mod schedule;
 mod send_room;
 pub mod synthetic;
 #[allow(unsafe_code)]

@@ -1,13 +1,12 @@
 //! A wrapper that limits the frames per second of a device that can wait, such as a capture file.
 
 use steerage::{
-    DeviceError, Input, Timestamp,
+    DeviceError, Input,
     device::{Completions, Polled, RxQueue},
 };
 
+use crate::schedule::{NANOS_PER_SECOND, Schedule};
 use crate::wrapper::delegate_to_queue;
-
-const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// The highest rate in frames per second: one frame per nanosecond.
 pub const RATE_MAX: u64 = 1_000_000_000;
@@ -23,8 +22,7 @@ pub const RATE_MAX: u64 = 1_000_000_000;
 /// ```
 pub struct Rate {
     queue: Box<dyn RxQueue>,
-    per_second: u64,
-    start: Option<Timestamp>,
+    schedule: Schedule,
     handed_over: u64,
 }
 
@@ -38,21 +36,9 @@ impl Rate {
         let queues = input.queues.len().max(1) as u64;
         let share = |nth: u64| (per_second.min(RATE_MAX) / queues + u64::from(nth < per_second % queues)).max(1);
         let rated = |queue, nth: usize| -> Box<dyn RxQueue> {
-            Box::new(Self { queue, per_second: share(nth as u64), start: None, handed_over: 0 })
+            Box::new(Self { queue, schedule: Schedule::new(share(nth as u64), NANOS_PER_SECOND), handed_over: 0 })
         };
         input.wrap_queues(rated)
-    }
-
-    fn due(&mut self, now: Timestamp) -> u64 {
-        let start = *self.start.get_or_insert(now);
-        let elapsed = now.since(start).as_nanos();
-        u64::try_from(elapsed * u128::from(self.per_second) / NANOS_PER_SECOND).unwrap_or(u64::MAX).saturating_add(1)
-    }
-
-    fn next(&self) -> Timestamp {
-        let after = (u128::from(self.handed_over) * NANOS_PER_SECOND).div_ceil(u128::from(self.per_second));
-        let start = self.start.unwrap_or_default().as_nanos();
-        Timestamp::from_nanos(start.saturating_add(u64::try_from(after).unwrap_or(u64::MAX)))
     }
 }
 
@@ -60,16 +46,18 @@ impl RxQueue for Rate {
     delegate_to_queue!();
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        let may = self.due(out.now()).saturating_sub(self.handed_over).min(budget as u64);
+        let may = self.schedule.due(out.now()).saturating_sub(self.handed_over).min(budget as u64);
         if may == 0 {
-            return Ok(Polled::NotBefore(self.next()));
+            return Ok(Polled::NotBefore(self.schedule.time_of(self.handed_over)));
         }
         let before = out.len();
         let polled = self.queue.poll(out, may as usize);
         let handed_over = (out.len() - before) as u64;
         self.handed_over += handed_over;
         match polled {
-            Ok(Polled::More) if handed_over == may && may < budget as u64 => Ok(Polled::NotBefore(self.next())),
+            Ok(Polled::More) if handed_over == may && may < budget as u64 => {
+                Ok(Polled::NotBefore(self.schedule.time_of(self.handed_over)))
+            }
             polled => polled,
         }
     }
@@ -77,7 +65,7 @@ impl RxQueue for Rate {
 
 #[cfg(test)]
 mod tests {
-    use steerage::testing::QueueTester;
+    use steerage::{Timestamp, testing::QueueTester};
 
     use super::*;
     use crate::synthetic::SyntheticOptions;

@@ -54,15 +54,14 @@
 mod frame;
 mod queue;
 mod sample;
-mod schedule;
 mod spec;
 
 use steerage::{Input, device::RxQueue};
 
 pub use crate::options::SpecError;
 use crate::options::setters;
+use crate::schedule::{NANOS_PER_SECOND, Schedule};
 pub use frame::{Kind, MAGIC, parse_payload};
-pub use schedule::RING;
 
 use queue::SyntheticQueue;
 use sample::Sampler;
@@ -92,6 +91,10 @@ pub const MIX_MAX: usize = 16;
 
 /// The maximum number of receive queues, which is also the limit of a steerage instance.
 pub const QUEUES_MAX: usize = 1024;
+
+/// The length of the ring of a live queue, in which frames wait for a poll. If the ring is full,
+/// further frames are lost. Common network cards have rings of at most 4096 descriptors.
+pub const RING: u64 = 4096;
 
 /// The options of the device: see the [module's table](self).
 ///
@@ -193,7 +196,7 @@ impl SyntheticOptions {
     pub fn open(&self) -> Result<Input, SpecError> {
         self.check()?;
         let samplers: Vec<Sampler> = (0..self.queues).map(|queue| Sampler::new(self, queue)).collect();
-        let weights: Vec<f64> = samplers.iter().map(Sampler::weight).collect();
+        let weights: Vec<f64> = samplers.iter().map(|sampler| sampler.weight).collect();
         let bounds = share_bounds(&weights);
         let queues = samplers.into_iter().enumerate().map(|(i, sampler)| -> Box<dyn RxQueue> {
             Box::new(SyntheticQueue::new(self, i, sampler, Share { from: bounds[i], to: bounds[i + 1] }))
@@ -225,8 +228,9 @@ impl Share {
         up_to(self.to) - up_to(self.from)
     }
 
-    fn parts(self) -> u64 {
-        self.to - self.from
+    fn schedule(self, rate: u64) -> Schedule {
+        // A rate is at most `10^9` and a share `2^32` parts, so both numbers stay below `2^63`.
+        Schedule::new(rate * (self.to - self.from), NANOS_PER_SECOND * Self::WHOLE)
     }
 }
 

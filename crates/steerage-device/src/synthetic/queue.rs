@@ -12,8 +12,8 @@ use short_buffers::ShortBuffers;
 
 use super::frame::{Places, Template};
 use super::sample::Sampler;
-use super::schedule::{RING, Schedule};
-use super::{Share, SyntheticOptions};
+use super::{RING, Share, SyntheticOptions};
+use crate::schedule::Schedule;
 
 /// A frame that was not generated yet. Only the frame's flow was drawn (chosen at random).
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,7 +51,7 @@ impl SyntheticQueue {
     pub(super) fn new(options: &SyntheticOptions, queue: usize, sampler: Sampler, share: Share) -> Self {
         let mut queue = Self {
             name: options.name.clone(),
-            numbers: vec![0; sampler.flows() as usize].into(),
+            numbers: vec![0; sampler.flows as usize].into(),
             sampler,
             ahead: [NextFrame::default(); AHEAD],
             ahead_at: AHEAD,
@@ -59,7 +59,7 @@ impl SyntheticQueue {
             templates: options.mix.iter().map(|kind| Template::new(*kind, options.size)).collect(),
             first: queue as u32,
             stride: options.queues as u32,
-            schedule: options.rate.map(|rate| Schedule::new(rate, share)),
+            schedule: options.rate.map(|rate| share.schedule(rate)),
             limit: options.packets.map_or(u64::MAX, |packets| share.of(packets)),
             gone: 0,
             parts: None,
@@ -87,24 +87,31 @@ impl SyntheticQueue {
     /// Returns the number of delivered frames, which is less than `count` if no page is free.
     #[inline(always)]
     fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
-        let kinds = self.templates.len() as u32;
         for pushed in 0..count {
             let Some(mut page) = out.take_page() else { return Ok(pushed) };
-            if self.ahead_at == AHEAD {
-                self.draw();
-            }
-            let next = self.ahead[self.ahead_at];
-            let template = &self.templates[if kinds == 1 { 0 } else { next.flow % kinds } as usize];
-            let flow = next.flow * self.stride + self.first;
             let room = out.page_mut(&mut page).get_mut(HEADROOM..).unwrap_or_default();
-            if template.write(room, self.places, flow, next.number).is_none() {
+            let Some(len) = self.write_next(room) else {
                 out.give_page(page);
                 return Err(self.no_room());
-            }
-            self.ahead_at += 1;
-            out.push(Completion::new(page, HEADROOM, template.len()), template.len());
+            };
+            out.push(Completion::new(page, HEADROOM, len), len);
         }
         Ok(count)
+    }
+
+    /// Writes the next frame, and returns its length. Returns `None` if `room` is too short.
+    #[inline(always)]
+    fn write_next(&mut self, room: &mut [u8]) -> Option<usize> {
+        if self.ahead_at == AHEAD {
+            self.draw();
+        }
+        let next = self.ahead[self.ahead_at];
+        let kinds = self.templates.len() as u32;
+        let template = &self.templates[if kinds == 1 { 0 } else { next.flow % kinds } as usize];
+        let flow = next.flow * self.stride + self.first;
+        template.write(room, self.places, flow, next.number)?;
+        self.ahead_at += 1;
+        Some(template.len())
     }
 
     #[cold]
@@ -118,7 +125,7 @@ impl RxQueue for SyntheticQueue {
     fn capabilities(&self) -> Capabilities {
         let mut can = match &self.parts {
             None => Capabilities::pages(self.room()),
-            Some(parts) => Capabilities::pages(parts.buffer()).segments(parts.segments_max()),
+            Some(parts) => Capabilities::pages(parts.buffer).segments(parts.segments_max()),
         };
         can.can_wait = self.schedule.is_none();
         can

@@ -6,8 +6,8 @@ use super::SyntheticOptions;
 #[derive(Debug)]
 pub(super) struct Sampler {
     random: SplitMix64,
-    flows: u32,
-    weight: f64,
+    pub(super) flows: u32,
+    pub(super) weight: f64,
     /// The alias table of the weights. Empty if all flows have the same weight.
     aliases: Box<[Alias]>,
 }
@@ -31,14 +31,6 @@ impl Sampler {
         let number = |flow: u32| flow as usize * options.queues + queue;
         let weights = (0..flows).map(|flow| ((number(flow) + 1) as f64).powf(-options.zipf)).collect::<Vec<_>>();
         Self { random, flows, weight: weights.iter().sum(), aliases: alias_table(weights) }
-    }
-
-    pub(super) fn weight(&self) -> f64 {
-        self.weight
-    }
-
-    pub(super) fn flows(&self) -> u32 {
-        self.flows
     }
 
     #[inline(always)]

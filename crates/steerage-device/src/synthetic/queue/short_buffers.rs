@@ -4,11 +4,11 @@ use steerage::{
     limits::{HEADROOM, SEGMENTS_MAX},
 };
 
-use super::{AHEAD, SyntheticQueue};
+use super::SyntheticQueue;
 
 #[derive(Debug)]
 pub(super) struct ShortBuffers {
-    buffer: usize,
+    pub(super) buffer: usize,
     /// The frame that is being handed over, its length, and the number of bytes that were handed
     /// over.
     frame: Box<[u8]>,
@@ -20,10 +20,6 @@ pub(super) struct ShortBuffers {
 impl ShortBuffers {
     pub(super) fn new(buffer: usize, room: usize) -> Self {
         Self { buffer, frame: vec![0; room].into(), len: 0, done: 0, begun: Gather::default() }
-    }
-
-    pub(super) fn buffer(&self) -> usize {
-        self.buffer
     }
 
     pub(super) fn segments_max(&self) -> usize {
@@ -54,18 +50,10 @@ impl SyntheticQueue {
         out: &mut Completions<'_>,
         count: usize,
     ) -> Result<usize, DeviceError> {
-        let kinds = self.templates.len() as u32;
         for pushed in 0..count {
             if parts.done == parts.len {
-                if self.ahead_at == AHEAD {
-                    self.draw();
-                }
-                let next = self.ahead[self.ahead_at];
-                let template = &self.templates[(next.flow % kinds) as usize];
-                let flow = next.flow * self.stride + self.first;
-                template.write(&mut parts.frame, self.places, flow, next.number).ok_or_else(|| self.no_room())?;
-                self.ahead_at += 1;
-                (parts.len, parts.done) = (template.len(), 0);
+                parts.len = self.write_next(&mut parts.frame).ok_or_else(|| self.no_room())?;
+                parts.done = 0;
             }
             if !parts.hand_over(out) {
                 return Ok(pushed);

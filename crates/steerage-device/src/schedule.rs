@@ -1,16 +1,10 @@
 use steerage::Timestamp;
 
-use super::Share;
-
-/// The length of the ring of a live queue, in which frames wait for a poll. If the ring is full,
-/// further frames are lost. Common network cards have rings of at most 4096 descriptors.
-pub const RING: u64 = 4096;
-
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
+pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// A steady stream of frames, whose first frame is due at the first poll.
 #[derive(Debug)]
-pub(super) struct Schedule {
+pub(crate) struct Schedule {
     start: Option<Timestamp>,
     /// Frames per nanosecond as a fraction of integers, so that no rounding error accumulates.
     frames: u64,
@@ -18,12 +12,12 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    pub(super) fn new(rate: u64, share: Share) -> Self {
-        // A rate is at most `10^9` and a share `2^32` parts, so both numbers stay below `2^63`.
-        Self { start: None, frames: rate * share.parts(), nanos: NANOS_PER_SECOND * Share::WHOLE }
+    /// The rate is `frames` frames in `nanos` nanoseconds.
+    pub(crate) fn new(frames: u64, nanos: u64) -> Self {
+        Self { start: None, frames, nanos }
     }
 
-    pub(super) fn due(&mut self, now: Timestamp) -> u64 {
+    pub(crate) fn due(&mut self, now: Timestamp) -> u64 {
         let start = *self.start.get_or_insert(now);
         if self.frames == 0 {
             return 0;
@@ -33,7 +27,7 @@ impl Schedule {
         u64::try_from(due).unwrap_or(u64::MAX)
     }
 
-    pub(super) fn time_of(&self, frames: u64) -> Timestamp {
+    pub(crate) fn time_of(&self, frames: u64) -> Timestamp {
         let start = self.start.unwrap_or_default().as_nanos();
         if self.frames == 0 {
             return Timestamp::from_nanos(u64::MAX);
@@ -47,12 +41,15 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    const ALL: Share = Share { from: 0, to: Share::WHOLE };
+    /// The largest numbers that [`synthetic`](crate::synthetic) uses.
+    fn schedule(rate: u64) -> Schedule {
+        Schedule::new(rate << 32, NANOS_PER_SECOND << 32)
+    }
 
     #[test]
     fn a_second_holds_exactly_the_rate() {
         for rate in [1, 3, 7, 999_983, 1_000_000_000] {
-            let mut schedule = Schedule::new(rate, ALL);
+            let mut schedule = schedule(rate);
             let start = 12_345;
             assert_eq!(schedule.due(Timestamp::from_nanos(start)), 1);
             for seconds in [1, 2, 1000, 31_557_600] {
@@ -65,7 +62,7 @@ mod tests {
     #[test]
     fn the_time_named_is_the_first_at_which_the_frame_is_due() {
         for rate in [1, 3, 999_983, 1_000_000_000] {
-            let mut schedule = Schedule::new(rate, ALL);
+            let mut schedule = schedule(rate);
             schedule.due(Timestamp::from_nanos(77));
             for frame in [1, 2, 3, 1000, 1_000_003] {
                 let time = schedule.time_of(frame);
@@ -80,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_share_of_nothing_is_never_due() {
-        let mut schedule = Schedule::new(5, Share { from: 9, to: 9 });
+        let mut schedule = Schedule::new(0, NANOS_PER_SECOND);
         assert_eq!(schedule.due(Timestamp::from_nanos(u64::MAX)), 0);
         assert_eq!(schedule.time_of(0).as_nanos(), u64::MAX);
     }

@@ -254,16 +254,15 @@ impl TxQueue for Send {
 
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let packets: Packets<'_> = std::array::from_fn(|_| packets.next_packet());
-        let mut sending = Sending { send: self, sent: Sent::default(), full: false, failed: None };
-        let output = Merging { name: &self.name, link: self.link, whole: self.whole.as_deref() };
-        output.send(&mut sending, &packets);
-        sending.failed.map_or(Ok(sending.sent), Err)
+        let mut sending = Sending { send: self, full: false, failed: None };
+        let (name, link, whole) = (&*self.name, self.link, self.whole.as_deref());
+        let sent = Merging { name, link, whole, wire: &mut sending, sent: Sent::default() }.send(&packets);
+        sending.failed.map_or(Ok(sent), Err)
     }
 }
 
 struct Sending<'s> {
     send: &'s Send,
-    sent: Sent,
     full: bool,
     failed: Option<DeviceError>,
 }
@@ -295,9 +294,5 @@ impl Wire for Sending<'_> {
                 Outcome::Refused
             }
         }
-    }
-
-    fn sent(&mut self) -> &mut Sent {
-        &mut self.sent
     }
 }

@@ -72,21 +72,22 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
 
 pub(crate) trait Wire {
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome;
-
-    fn sent(&mut self) -> &mut Sent;
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Output<'o> {
+#[derive(Debug)]
+pub(crate) struct Output<'o, W> {
     pub(crate) name: &'o str,
     pub(crate) link: LinkType,
     pub(crate) whole: Option<&'o Whole>,
+    pub(crate) wire: &'o mut W,
+    pub(crate) sent: Sent,
 }
 
-impl Output<'_> {
-    pub(crate) fn send(&self, wire: &mut impl Wire, packets: &Packets<'_>) {
+impl<W: Wire> Output<'_, W> {
+    pub(crate) fn send(mut self, packets: &Packets<'_>) -> Sent {
         if !self.whole.is_some_and(Whole::merges) {
-            return packets.iter().flatten().for_each(|packet| self.send_packet(wire, packet));
+            packets.iter().flatten().for_each(|packet| self.send_packet(packet));
+            return self.sent;
         }
         let batch: [Option<(&[u8], Option<Offload>)>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
             let packet = packets[nth].as_ref()?;
@@ -96,100 +97,87 @@ impl Output<'_> {
             (is_one && sendable(&received, self.link).is_ok()).then_some((received.data, offload))
         });
         let count = packets.iter().flatten().count();
-        coalesce(&batch[..count], self.link, |merged| self.send_run(wire, &merged, &batch, packets));
+        coalesce(&batch[..count], self.link, |merged| self.send_run(&merged, &batch, packets));
+        self.sent
     }
 
-    fn send_run(
-        &self,
-        wire: &mut impl Wire,
-        merged: &Merged<'_>,
-        batch: &[Option<(&[u8], Option<Offload>)>],
-        packets: &Packets<'_>,
-    ) {
+    fn send_run(&mut self, merged: &Merged<'_>, batch: &[Option<(&[u8], Option<Offload>)>], packets: &Packets<'_>) {
         let members = merged.members.count_ones() as usize;
-        let each = |wire: &mut _| {
-            merged
-                .positions()
-                .filter_map(|nth| packets[nth].as_ref())
-                .for_each(|packet| self.send_packet(wire, packet));
-        };
+        let each = || merged.positions().filter_map(|nth| packets[nth].as_ref());
         let taken = merged.frame.as_ref().and_then(|(front, offload)| {
             let whole = self.whole.filter(|whole| whole.takes(offload.kind(), members))?;
             Some((*front, offload.kind(), offload.to_virtio(merged.is_v4)?, whole))
         });
-        let Some((front, kind, header, whole)) = taken else { return each(wire) };
+        let Some((front, kind, header, whole)) = taken else {
+            return each().for_each(|packet| self.send_packet(packet));
+        };
         let all = || merged.positions().filter_map(|nth| batch[nth]).map(|(packet, _)| packet);
         let parts = std::iter::once(front).chain(all().map(|packet| &packet[front.len()..]));
-        let outcome = wire.write(&header, parts);
+        let outcome = self.wire.write(&header, parts);
         if !outcome.allows_parts() {
-            return count(wire.sent(), outcome, members as u64, all().map(<[u8]>::len).sum());
+            return count(&mut self.sent, outcome, members as u64, all().map(<[u8]>::len).sum());
         }
-        let before = wire.sent().packets;
-        each(wire);
-        if wire.sent().packets - before == members as u64 {
+        let before = self.sent.packets;
+        each().for_each(|packet| self.send_packet(packet));
+        if self.sent.packets - before == members as u64 {
             whole.refused(self.name, kind, members);
         }
     }
 
-    fn send_packet(&self, wire: &mut impl Wire, packet: &OutgoingPacket<'_>) {
+    fn send_packet(&mut self, packet: &OutgoingPacket<'_>) {
         let received = packet.received();
         if let Err(outcome) = sendable(&received, self.link) {
-            return count(wire.sent(), outcome, packet.frames(), 0);
+            return count(&mut self.sent, outcome, packet.frames(), 0);
         }
         let offload = packet.offload();
         if let Some(offload) = offload.as_ref().filter(|offload| offload.is_super_frame() || self.whole.is_none()) {
-            return self.send_offload(wire, packet, &received, offload);
+            return self.send_offload(packet, &received, offload);
         }
         let header = offload.and_then(|offload| offload.to_virtio(false)).unwrap_or(NOTHING_LEFT);
-        let outcome = wire.write(&header, packet.segments());
-        count(wire.sent(), outcome, 1, received.total_len);
+        let outcome = self.wire.write(&header, packet.segments());
+        count(&mut self.sent, outcome, 1, received.total_len);
     }
 
-    fn send_offload(
-        &self,
-        wire: &mut impl Wire,
-        packet: &OutgoingPacket<'_>,
-        received: &Received<'_>,
-        offload: &Offload,
-    ) {
+    fn send_offload(&mut self, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) {
         let packets = offload.packets(received.total_len);
         let is_v4 = received.data.get(offload.network_at()).is_some_and(|first| first >> 4 == 4);
         let whole = self.whole.filter(|whole| whole.takes(offload.kind(), packets));
         let Some((whole, header)) = whole.and_then(|whole| Some((whole, offload.to_virtio(is_v4)?))) else {
-            cut(wire, packet, received, offload);
+            self.cut(packet, received, offload);
             return;
         };
-        let outcome = wire.write(&header, packet.segments());
+        let outcome = self.wire.write(&header, packet.segments());
         if !outcome.allows_parts() {
             // Each frame from which the packet was merged counts as a packet.
             let frames = packet.frames();
             let bytes = if frames > 1 { offload.wire_bytes(received.total_len) } else { received.total_len };
-            count(wire.sent(), outcome, frames, bytes);
-        } else if cut(wire, packet, received, offload) {
+            count(&mut self.sent, outcome, frames, bytes);
+        } else if self.cut(packet, received, offload) {
             whole.refused(self.name, offload.kind(), packets);
         }
     }
-}
 
-/// Sends and counts the packets of a super-frame one by one. A super-frame that was received as one
-/// frame counts as sent if all of its packets were sent. Returns true if all packets were sent.
-fn cut(wire: &mut impl Wire, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) -> bool {
-    let each = packet.frames() > 1;
-    let mut all = Outcome::Sent;
-    for part in packet.parts(offload) {
-        let outcome = wire.write(&NOTHING_LEFT, [part.header(), part.payload()].into_iter());
-        if each {
-            count(wire.sent(), outcome, 1, part.len());
-        }
-        if outcome != Outcome::Sent {
-            all = outcome;
-            if !each {
-                break;
+    /// Sends and counts the packets of a super-frame one by one. A super-frame that was received as
+    /// one frame counts as sent if all of its packets were sent. Returns true if all packets were
+    /// sent.
+    fn cut(&mut self, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) -> bool {
+        let each = packet.frames() > 1;
+        let mut all = Outcome::Sent;
+        for part in packet.parts(offload) {
+            let outcome = self.wire.write(&NOTHING_LEFT, [part.header(), part.payload()].into_iter());
+            if each {
+                count(&mut self.sent, outcome, 1, part.len());
+            }
+            if outcome != Outcome::Sent {
+                all = outcome;
+                if !each {
+                    break;
+                }
             }
         }
+        if !each {
+            count(&mut self.sent, all, 1, received.total_len);
+        }
+        all == Outcome::Sent
     }
-    if !each {
-        count(wire.sent(), all, 1, received.total_len);
-    }
-    all == Outcome::Sent
 }

@@ -37,17 +37,17 @@ impl TxQueue for Send {
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let (shared, fd) = (&*self.shared, &self.shared.queues[self.nth]);
         let packets: Packets<'_> = std::array::from_fn(|_| packets.next_packet());
-        let mut sending = Sending { shared, fd, sent: Sent::default(), full: false, failed: None };
-        let output = Output { name: &shared.name, link: shared.layer.link(), whole: shared.whole.as_ref() };
-        output.send(&mut sending, &packets);
-        sending.failed.map_or(Ok(sending.sent), Err)
+        let mut sending = Sending { shared, fd, full: false, failed: None };
+        let (link, whole) = (shared.layer.link(), shared.whole.as_ref());
+        let output = Output { name: &shared.name, link, whole, wire: &mut sending, sent: Sent::default() };
+        let sent = output.send(&packets);
+        sending.failed.map_or(Ok(sent), Err)
     }
 }
 
 struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
-    sent: Sent,
     /// True if the kernel has no room, and would also refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
@@ -76,9 +76,5 @@ impl Wire for Sending<'_> {
             Some(libc::EINVAL) => Outcome::Unfit,
             _ => Outcome::Refused,
         }
-    }
-
-    fn sent(&mut self) -> &mut Sent {
-        &mut self.sent
     }
 }

@@ -34,7 +34,6 @@ struct Queue {
 
 struct Sending<'q> {
     queue: &'q Queue,
-    sent: Sent,
 }
 
 impl Queue {
@@ -58,19 +57,13 @@ impl Wire for Sending<'_> {
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome {
         self.queue.take(header, parts.flatten().copied().collect())
     }
-
-    fn sent(&mut self) -> &mut Sent {
-        &mut self.sent
-    }
 }
 
 impl TxQueue for Queue {
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let packets: Packets<'_> = std::array::from_fn(|_| packets.next_packet());
-        let mut sending = Sending { queue: self, sent: Sent::default() };
-        let output = Output { name: "test", link: LinkType::RAW, whole: Some(&self.whole) };
-        output.send(&mut sending, &packets);
-        Ok(sending.sent)
+        let (wire, whole) = (&mut Sending { queue: self }, Some(&*self.whole));
+        Ok(Output { name: "test", link: LinkType::RAW, whole, wire, sent: Sent::default() }.send(&packets))
     }
 }
 

@@ -276,23 +276,19 @@ impl AfXdpOptions {
         } else {
             vec![(&interface, all, 0)]
         };
-        let mut devices = Vec::new();
+        let (mut ports_now, mut rows) = (Vec::new(), Vec::new());
         for (link, count, first_key) in links {
             let keys = (first_key, of_ports.then_some(interface.index));
             let queues = self.queues.clone().unwrap_or(0..=count - 1);
             let sockets = queues.clone().map(|_| first.take().map_or_else(Socket::new, Ok)).collect::<io::Result<_>>();
             let sockets = sockets.map_err(|e| self.error("open an AF_XDP socket", e))?;
             let device = Device::new(self, link, keys, Arc::clone(&program), *queues.start(), sockets)?.listed();
-            devices.push((link, device, queues));
+            ports_now.push((link, Arc::clone(&device)));
+            rows.push((device, queues));
         }
         let most = self.queues.clone().unwrap_or(0..=all - 1);
-        let places = of_ports.then(|| {
-            let ports_now: Vec<(&Link, Arc<Device>)> =
-                devices.iter().map(|(link, device, _)| (*link, Arc::clone(device))).collect();
-            Places::new(self, &interface, &ports_now, ports.places, (ports.queues, &most))
-        });
+        let places = of_ports.then(|| Places::new(self, &interface, &ports_now, ports.places, (ports.queues, &most)));
         let places = places.transpose()?;
-        let mut rows: Vec<_> = devices.into_iter().map(|(_, device, queues)| (device, queues)).collect();
         if let Some(places) = &places {
             // The other elements of `rows` are reserved for ports that the bond does not have yet.
             // The queues of later ports are created like the queues of the first port.

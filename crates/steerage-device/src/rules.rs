@@ -268,10 +268,10 @@ impl FromStr for Rule {
     type Err = RuleError;
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        let parts = text.rsplit_once(" action ");
-        let queue = parts.and_then(|(_, queue)| queue.parse().ok());
-        let queue = queue.ok_or_else(|| RuleError(format!("'{text}' does not end with an action and a queue")))?;
-        Ok(Self { flow: parts.map_or("", |(flow, _)| flow).parse()?, queue })
+        let parts = text.rsplit_once(" action ").and_then(|(flow, queue)| Some((flow, queue.parse().ok()?)));
+        let wrong = || RuleError(format!("'{text}' does not end with an action and a queue"));
+        let (flow, queue) = parts.ok_or_else(wrong)?;
+        Ok(Self { flow: flow.parse()?, queue })
     }
 }
 

@@ -284,7 +284,7 @@ impl Queue {
         if std::mem::replace(&mut self.receives, receives) == receives {
             return;
         }
-        if self.watch.tells() {
+        if self.watch.tells {
             tracing::info!(device = %self.device.name, receives, "the bond changed the use of its port");
         }
         if receives {

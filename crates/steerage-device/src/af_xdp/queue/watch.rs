@@ -36,7 +36,7 @@ pub(super) struct Watch {
     unseen: Option<Unseen>,
     known: Known,
     /// True if this queue logs changes of the interface for all its queues.
-    tells: bool,
+    pub(super) tells: bool,
 }
 
 impl Watch {
@@ -56,10 +56,6 @@ impl Watch {
 
     pub(super) fn restart(&mut self) {
         self.unseen.iter_mut().for_each(Unseen::restart);
-    }
-
-    pub(super) fn tells(&self) -> bool {
-        self.tells
     }
 
     pub(super) fn add_to(&self, events: &Epoll) -> io::Result<()> {

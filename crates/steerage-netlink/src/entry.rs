@@ -194,12 +194,7 @@ impl Link {
                 LinkAttribute::IfName(name) => link.name = Some(name),
                 LinkAttribute::Mtu(mtu) => link.mtu = Some(mtu as usize),
                 LinkAttribute::Address(address) => link.address = Some(address),
-                LinkAttribute::LinkInfo(infos) => {
-                    let kind =
-                        |info: &LinkInfo| if let LinkInfo::Kind(kind) = info { Some(kind.to_string()) } else { None };
-                    link.kind = infos.iter().find_map(kind);
-                    infos.iter().for_each(|info| link.add_bond(info));
-                }
+                LinkAttribute::LinkInfo(infos) => infos.iter().for_each(|info| link.add(info)),
                 LinkAttribute::Stats64(statistics) => link.statistics = Some(Box::new(statistics)),
                 LinkAttribute::Controller(index) => link.controller = Some(index).filter(|index| *index > 0),
                 LinkAttribute::Xdp(xdp) => link.programs = xdp.iter().filter_map(XdpProgram::new).collect(),
@@ -209,8 +204,9 @@ impl Link {
         Some(link)
     }
 
-    fn add_bond(&mut self, info: &LinkInfo) {
+    fn add(&mut self, info: &LinkInfo) {
         match info {
+            LinkInfo::Kind(kind) => self.kind = Some(kind.to_string()),
             LinkInfo::Data(InfoData::Bond(bond)) => {
                 let delay = |info: &InfoBond| if let InfoBond::DownDelay(delay) = info { Some(*delay) } else { None };
                 self.down_delay = bond.iter().find_map(delay);

@@ -258,7 +258,10 @@ impl AfPacketOptions {
             |cooked| Socket::new(cooked).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION));
         let first = new_socket(false)?;
         let interface = Interface::read(&self.interface)?;
-        let filter = self.filter_program();
+        #[cfg(feature = "capture")]
+        let filter = self.filter.as_ref().map(program::of_filter);
+        #[cfg(not(feature = "capture"))]
+        let filter = None;
         if interface.cooked && filter.is_some() {
             let cause = io::Error::from(io::ErrorKind::Unsupported);
             return Err(self
@@ -304,16 +307,6 @@ impl AfPacketOptions {
             notes.extend(self.note_on_time());
         }
         Ok(AfPacket { input, notes })
-    }
-
-    #[cfg(feature = "capture")]
-    fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
-        self.filter.as_ref().map(program::of_filter)
-    }
-
-    #[cfg(not(feature = "capture"))]
-    fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
-        None
     }
 
     /// Returns a hint if the network card cannot stamp frames. Frames of a virtual interface may

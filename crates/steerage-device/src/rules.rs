@@ -99,18 +99,16 @@ struct Compared {
 }
 
 impl Compared {
-    fn number(value: u16, mask: u16) -> Self {
+    /// `value` and `mask` are as long as the field.
+    fn new(value: &[u8], mask: &[u8]) -> Self {
         let mut compared = Self::default();
-        compared.value[..PORT_BYTES].copy_from_slice(&value.to_be_bytes());
-        compared.mask[..PORT_BYTES].copy_from_slice(&mask.to_be_bytes());
+        compared.value[..value.len()].copy_from_slice(value);
+        compared.mask[..mask.len()].copy_from_slice(mask);
         compared
     }
 
-    fn whole(octets: &[u8]) -> Self {
-        let mut compared = Self::default();
-        compared.value[..octets.len()].copy_from_slice(octets);
-        compared.mask[..octets.len()].fill(u8::MAX);
-        compared
+    fn number(value: u16, mask: u16) -> Self {
+        Self::new(&value.to_be_bytes(), &mask.to_be_bytes())
     }
 
     fn address(text: &str, length: usize) -> Option<Self> {
@@ -121,7 +119,7 @@ impl Compared {
                 IpAddr::V6(address) => address.octets().to_vec(),
             },
         };
-        (octets.len() == length).then(|| Self::whole(&octets))
+        (octets.len() == length).then(|| Self::new(&octets, &vec![u8::MAX; length]))
     }
 
     fn is_any(&self) -> bool {
@@ -355,8 +353,7 @@ fn decoded(bytes: &[u8]) -> Option<Rule> {
         let is_whole = mask.iter().all(|byte| *byte == u8::MAX);
         let is_any = mask.iter().all(|byte| *byte == 0);
         if is_whole || *length == PORT_BYTES && !is_any {
-            compared.value[..*length].copy_from_slice(bytes.get(VALUES + at..VALUES + at + length)?);
-            compared.mask[..*length].copy_from_slice(mask);
+            *compared = Compared::new(bytes.get(VALUES + at..VALUES + at + length)?, mask);
             mask.fill(0);
         }
     }

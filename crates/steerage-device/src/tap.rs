@@ -300,7 +300,7 @@ impl Tap {
     pub fn from_fds(fds: Vec<OwnedFd>, mtu: Option<usize>) -> Result<Self, DeviceError> {
         let error = |operation, cause| DeviceError::new("tun file descriptor", operation, cause);
         let refused = |wrong| Err(error("take it", io::Error::new(io::ErrorKind::InvalidInput, wrong)));
-        let queues: Vec<TunFd> = fds.into_iter().map(TunFd::from).collect();
+        let queues: Vec<TunFd> = fds.into_iter().map(TunFd).collect();
         let Some(first) = queues.first() else { return refused("there is none") };
         let (name, flags) = first.attached().map_err(|e| error("ask for its interface", e))?;
         let layer = if flags & IFF_TAP != 0 { Layer::Tap } else { Layer::Tun };
@@ -360,7 +360,7 @@ impl Tap {
         let shared = Arc::clone(&self.0);
         let mut next = 0;
         let open = Box::new(move |_cpu| {
-            let send = send::Send::new(Arc::clone(&shared), next);
+            let send = send::Send { shared: Arc::clone(&shared), nth: next };
             next = (next + 1) % shared.queues.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });

@@ -15,14 +15,8 @@ const NO_OFFLOADS: [u8; HEADER_BYTES_MAX] = [0; HEADER_BYTES_MAX];
 
 #[derive(Debug)]
 pub(super) struct Send {
-    shared: Arc<Shared>,
-    nth: usize,
-}
-
-impl Send {
-    pub(super) fn new(shared: Arc<Shared>, nth: usize) -> Self {
-        Self { shared, nth }
-    }
+    pub(super) shared: Arc<Shared>,
+    pub(super) nth: usize,
 }
 
 /// An output to a TUN or TAP always has room: the kernel processes each packet in the system call

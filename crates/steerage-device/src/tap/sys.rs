@@ -28,17 +28,11 @@ const PARTS_MAX: usize = if HANDLE_BUDGET + 1 > SEGMENTS_MAX { HANDLE_BUDGET + 1
 pub(super) const CLONE_DEVICE: &str = "/dev/net/tun";
 
 #[derive(Debug)]
-pub(super) struct TunFd(OwnedFd);
+pub(super) struct TunFd(pub(super) OwnedFd);
 
 impl AsFd for TunFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-impl From<OwnedFd> for TunFd {
-    fn from(fd: OwnedFd) -> Self {
-        Self(fd)
     }
 }
 

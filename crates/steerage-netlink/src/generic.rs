@@ -12,12 +12,6 @@ use crate::socket::Socket;
 const HEADER_BYTES: usize = 4;
 const VERSION: u8 = 1;
 
-/// The number of the family that maps the names of families to numbers (linux/genetlink.h).
-const CONTROLLER: u16 = 16;
-const CTRL_CMD_GETFAMILY: u8 = 3;
-const CTRL_ATTR_FAMILY_ID: u16 = 1;
-const CTRL_ATTR_FAMILY_NAME: u16 = 2;
-
 #[derive(Debug)]
 pub(crate) struct Family {
     socket: Socket,
@@ -26,9 +20,11 @@ pub(crate) struct Family {
 
 impl Family {
     pub(crate) fn open(name: &str) -> io::Result<Self> {
-        let mut family = Self { socket: Socket::open(Some(GENERIC), 0)?, number: CONTROLLER };
-        let reply = family.request(CTRL_CMD_GETFAMILY, &[text_attribute(CTRL_ATTR_FAMILY_NAME, name)])?;
-        let number = find(&reply, CTRL_ATTR_FAMILY_ID).and_then(|number| parse_u16(number).ok());
+        // The controller is the family that maps the names of families to numbers.
+        let mut family = Self { socket: Socket::open(Some(GENERIC), 0)?, number: libc::GENL_ID_CTRL as u16 };
+        let named = text_attribute(libc::CTRL_ATTR_FAMILY_NAME as u16, name);
+        let reply = family.request(libc::CTRL_CMD_GETFAMILY as u8, &[named])?;
+        let number = find(&reply, libc::CTRL_ATTR_FAMILY_ID as u16).and_then(|number| parse_u16(number).ok());
         family.number = number.ok_or(io::ErrorKind::InvalidData)?;
         Ok(family)
     }

@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use netlink_packet_core::{
-    Emitable, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, parse_i32, parse_u32,
+    Emitable, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NetlinkHeader, parse_i32,
+    parse_u32,
 };
 use nix::sys::socket::SetSockOpt;
 use nix::sys::socket::sockopt::SetBool;
@@ -26,9 +27,6 @@ const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 /// The maximum number of datagrams that one call of `read_datagrams` receives.
 const DATAGRAMS_MAX: usize = 4096;
 
-/// Message types of all netlink families (linux/netlink.h).
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
 const HEADER_BYTES: usize = 16;
 /// The kernel's text about an error.
 const NLMSGERR_ATTR_MSG: u16 = 1;

@@ -48,7 +48,6 @@ use crate::options::setters;
 use attach::attach;
 use bond::{Bond, Places, View};
 use device::Device;
-use interface::ETHERNET;
 use queue::Queue;
 use sys::Socket;
 
@@ -238,7 +237,7 @@ impl AfXdpOptions {
         };
         let interface = interface::look(&self.interface)
             .map_err(|e| self.error("look at the interface", e).advise("`ip link` lists the interfaces there are"))?;
-        if interface.hardware != ETHERNET {
+        if interface.hardware != libc::ARPHRD_ETHER {
             let cause = io::Error::other(format!("its type, {} in if_arp.h, is not Ethernet", interface.hardware));
             return Err(self.error("take packets from it", cause).advise("listen to it instead: af_packet:NAME"));
         }

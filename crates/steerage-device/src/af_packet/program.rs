@@ -12,10 +12,9 @@ const LOAD: u16 = 0x20;
 /// `BPF_JMP | BPF_JEQ | BPF_K`.
 const JUMP_EQUAL: u16 = 0x15;
 
-/// `SKF_AD_OFF + SKF_AD_PKTTYPE` (linux/filter.h), which shows a frame's direction.
-const PACKET_TYPE: u32 = (-0x1000_i32 + 4) as u32;
-/// `PACKET_OUTGOING` (linux/if_packet.h).
-const OUTGOING: u32 = 4;
+/// The packet's type, which shows a frame's direction.
+const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
 const fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> Instruction {
     Instruction { code, jt: jump_true, jf: jump_false, k: operand }

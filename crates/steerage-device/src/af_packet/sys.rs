@@ -12,24 +12,6 @@ mod send;
 
 pub(super) use ring::{Frame, Memory, Shape};
 
-const PACKET_ADD_MEMBERSHIP: c_int = 1;
-const PACKET_DROP_MEMBERSHIP: c_int = 2;
-const PACKET_RX_RING: c_int = 5;
-const PACKET_STATISTICS: c_int = 6;
-const PACKET_VERSION: c_int = 10;
-const PACKET_VNET_HDR: c_int = 15;
-const PACKET_RESERVE: c_int = 12;
-const PACKET_TIMESTAMP: c_int = 17;
-const PACKET_FANOUT: c_int = 18;
-/// Timestamps of the network card's own clock (linux/net_tstamp.h).
-const SOF_TIMESTAMPING_RAW_HARDWARE: c_int = 1 << 6;
-const PACKET_IGNORE_OUTGOING: c_int = 23;
-const PACKET_MR_PROMISC: u16 = 1;
-const PACKET_FANOUT_HASH: u32 = 0;
-const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
-const TPACKET_V3: c_int = 2;
-const ETH_P_ALL: u16 = 3;
-
 /// The kernel resets the statistics of a packet socket to 0 at each read.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -60,17 +42,17 @@ impl Socket {
     /// Makes the kernel put a `virtio_net_hdr` before each received frame, and expect one before
     /// each sent frame. The call must precede the creation of the ring.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
-        set(&self.0, libc::SOL_PACKET, PACKET_VNET_HDR, &1)
+        set(&self.0, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)
     }
 
     pub(super) fn card_time(&self) -> io::Result<()> {
-        set(&self.0, libc::SOL_PACKET, PACKET_TIMESTAMP, &SOF_TIMESTAMPING_RAW_HARDWARE)
+        set(&self.0, libc::SOL_PACKET, libc::PACKET_TIMESTAMP, &libc::SOF_TIMESTAMPING_RAW_HARDWARE)
     }
 
     pub(super) fn make_ring(&self, shape: &Shape, reserve: u32) -> io::Result<()> {
-        set(&self.0, libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V3)?;
-        set(&self.0, libc::SOL_PACKET, PACKET_RESERVE, &reserve)?;
-        set(&self.0, libc::SOL_PACKET, PACKET_RX_RING, &shape.request())
+        set(&self.0, libc::SOL_PACKET, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V3)?;
+        set(&self.0, libc::SOL_PACKET, libc::PACKET_RESERVE, &reserve)?;
+        set(&self.0, libc::SOL_PACKET, libc::PACKET_RX_RING, &shape.request())
     }
 
     /// Replaces the socket's filter in one step.
@@ -86,7 +68,7 @@ impl Socket {
 
     /// Listens to the interface.
     pub(super) fn bind(&self, interface: u32) -> io::Result<()> {
-        self.bind_to(interface, ETH_P_ALL)
+        self.bind_to(interface, libc::ETH_P_ALL as u16)
     }
 
     fn bind_to(&self, interface: u32, protocol: u16) -> io::Result<()> {
@@ -104,10 +86,10 @@ impl Socket {
 
     /// Sets whether the interface receives frames for other machines while this socket exists.
     pub(super) fn promiscuous(&self, interface: u32, yes: bool) -> io::Result<()> {
-        let option = if yes { PACKET_ADD_MEMBERSHIP } else { PACKET_DROP_MEMBERSHIP };
+        let option = if yes { libc::PACKET_ADD_MEMBERSHIP } else { libc::PACKET_DROP_MEMBERSHIP };
         let request = libc::packet_mreq {
             mr_ifindex: interface as i32,
-            mr_type: PACKET_MR_PROMISC,
+            mr_type: libc::PACKET_MR_PROMISC as u16,
             mr_alen: 0,
             mr_address: [0; 8],
         };
@@ -116,21 +98,21 @@ impl Socket {
 
     /// Makes the kernel skip outgoing frames early. Requires Linux 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
-        set(&self.0, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
+        set(&self.0, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)
     }
 
     /// Joins a fanout group, whose sockets share frames by flow, or creates a group (`None`).
     pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
-        let of = |group: u16, flags: u32| u32::from(group) | (PACKET_FANOUT_HASH | flags) << 16;
+        let of = |group: u16, flags: u32| u32::from(group) | (libc::PACKET_FANOUT_HASH | flags) << 16;
         match group {
-            None => set(&self.0, libc::SOL_PACKET, PACKET_FANOUT, &of(0, PACKET_FANOUT_FLAG_UNIQUEID))?,
-            Some(group) => set(&self.0, libc::SOL_PACKET, PACKET_FANOUT, &of(group, 0))?,
+            None => set(&self.0, libc::SOL_PACKET, libc::PACKET_FANOUT, &of(0, libc::PACKET_FANOUT_FLAG_UNIQUEID))?,
+            Some(group) => set(&self.0, libc::SOL_PACKET, libc::PACKET_FANOUT, &of(group, 0))?,
         }
-        Ok(get::<u32>(&self.0, libc::SOL_PACKET, PACKET_FANOUT)? as u16)
+        Ok(get::<u32>(&self.0, libc::SOL_PACKET, libc::PACKET_FANOUT)? as u16)
     }
 
     pub(super) fn statistics(&self) -> io::Result<Statistics> {
-        get(&self.0, libc::SOL_PACKET, PACKET_STATISTICS)
+        get(&self.0, libc::SOL_PACKET, libc::PACKET_STATISTICS)
     }
 
     /// The kernel reports each error of a socket once. An error usually means that the interface

@@ -116,8 +116,8 @@ impl Attempt<'_> {
         Err(error.advise("try mode=skb, or listen instead: af_packet:NAME"))
     }
 
-    /// Attaches the program in one mode. The program uses the card's hash if the hash is wanted and available,
-    /// and the card's time and VLAN tag if the driver reports them.
+    /// Attaches the program in one mode. The program uses the card's hash if the hash is wanted and
+    /// available, and the card's time and VLAN tag if the driver reports them.
     fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(ByLink, Functions), Refused> {
         // Kernels before 6.8 do not report which metadata a driver supports.
         let support = netdev::xdp_support(self.interface.index).unwrap_or_default();

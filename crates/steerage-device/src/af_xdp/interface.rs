@@ -5,9 +5,6 @@ use std::io;
 use steerage_netlink::ethtool::{Channels, Ethtool};
 use steerage_netlink::{Link, Rtnetlink};
 
-/// `ARPHRD_ETHER` of linux/if_arp.h.
-pub(super) const ETHERNET: u16 = 1;
-
 pub(super) fn look(name: &str) -> io::Result<Link> {
     Rtnetlink::open()?.link(name)
 }

@@ -18,7 +18,7 @@ use steerage::{
 };
 
 use super::device::Device;
-use super::interface::{self, ETHERNET};
+use super::interface;
 use super::spec::{self, Named};
 use super::sys::Socket;
 use super::tx_sockets::{TxSocket, TxSockets};
@@ -109,7 +109,7 @@ impl AfXdpOutput {
     pub fn open(&self) -> Result<Output, DeviceError> {
         let interface = interface::look(&self.interface)
             .map_err(|e| self.error("look at the interface", e).advise("`ip link` lists the interfaces there are"))?;
-        if interface.hardware != ETHERNET {
+        if interface.hardware != libc::ARPHRD_ETHER {
             let cause = io::Error::other(format!("its type, {} in if_arp.h, is not Ethernet", interface.hardware));
             return Err(self.error("send by it", cause).advise("send by a packet socket instead: af_packet:NAME"));
         }

@@ -24,28 +24,8 @@ pub(super) use bpf::{load_dissector, set_dissector};
 use ring::{Descriptor, Ring};
 pub(super) use send::{Completions, Rings, Sender};
 
-const SOL_XDP: c_int = 283;
-const XDP_MMAP_OFFSETS: c_int = 1;
-const XDP_RX_RING: c_int = 2;
-const XDP_UMEM_REG: c_int = 4;
-const XDP_UMEM_FILL_RING: c_int = 5;
-const XDP_UMEM_COMPLETION_RING: c_int = 6;
-const XDP_STATISTICS: c_int = 7;
-const XDP_OPTIONS: c_int = 8;
-const XDP_OPTIONS_ZEROCOPY: u32 = 1;
-const XDP_PGOFF_RX_RING: i64 = 0;
-const XDP_UMEM_PGOFF_FILL_RING: i64 = 0x1_0000_0000;
-const XDP_UMEM_UNALIGNED_CHUNK_FLAG: u32 = 1;
-const XDP_SHARED_UMEM: u16 = 1;
-const XDP_COPY: u16 = 1 << 1;
-const XDP_ZEROCOPY: u16 = 1 << 2;
-const XDP_USE_NEED_WAKEUP: u16 = 1 << 3;
-const XDP_USE_SG: u16 = 1 << 4;
 /// In unaligned mode, the upper 16 bits of an address are the frame's offset within its chunk.
 const OFFSET_SHIFT: u32 = 48;
-const SO_PREFER_BUSY_POLL: c_int = 69;
-const SO_BUSY_POLL_BUDGET: c_int = 70;
-const MEMBARRIER_CMD_GLOBAL: c_int = 1;
 
 /// The number of entries of a ring that a socket does not need. The kernel requires a completion
 /// ring even for sockets that only receive, and a fill ring even for sockets that only send.
@@ -63,28 +43,6 @@ pub(super) struct Statistics {
     /// The number of times that the kernel needed a page and the fill ring was empty.
     pub(super) fill_ring_empty: u64,
     tx_ring_empty: u64,
-}
-
-/// The kernel's `struct xdp_umem_reg`, which describes the memory of a socket.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct UmemRegistration {
-    address: u64,
-    bytes: u64,
-    chunk_bytes: u32,
-    headroom: u32,
-    flags: u32,
-    tx_metadata_bytes: u32,
-}
-
-/// The kernel's `struct sockaddr_xdp`, the address to which a socket is bound.
-#[repr(C)]
-struct SocketAddress {
-    family: u16,
-    flags: u16,
-    interface: u32,
-    queue: u32,
-    shared: u32,
 }
 
 /// The kernel's `struct xdp_mmap_offsets`, which says where the rings are in a mapping.
@@ -138,21 +96,21 @@ impl Socket {
     /// Requires CAP_NET_ADMIN, so the call precedes the drop of privileges.
     pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
         let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
-        set(&self.0, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
+        set(&self.0, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1)?;
         set(&self.0, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros)?;
-        set(&self.0, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
+        set(&self.0, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &budget)
     }
 
     pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<OpenSocket> {
         if rings.register {
             self.register(region, shape)?;
         }
-        set(&self.0, SOL_XDP, XDP_UMEM_FILL_RING, &shape.ring)?;
-        set(&self.0, SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
-        set(&self.0, SOL_XDP, XDP_RX_RING, &shape.ring)?;
-        let offsets: MmapOffsets = get(&self.0, SOL_XDP, XDP_MMAP_OFFSETS)?;
-        let rx = Ring::map(self.0.as_fd(), XDP_PGOFF_RX_RING, offsets.rx, shape.ring)?;
-        let fill = Ring::map(self.0.as_fd(), XDP_UMEM_PGOFF_FILL_RING, offsets.fill, shape.ring)?;
+        set(&self.0, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &shape.ring)?;
+        set(&self.0, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &rings.completions)?;
+        set(&self.0, libc::SOL_XDP, libc::XDP_RX_RING, &shape.ring)?;
+        let offsets: MmapOffsets = get(&self.0, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+        let rx = Ring::map(self.0.as_fd(), libc::XDP_PGOFF_RX_RING, offsets.rx, shape.ring)?;
+        let fill = Ring::map(self.0.as_fd(), libc::XDP_UMEM_PGOFF_FILL_RING as i64, offsets.fill, shape.ring)?;
         Ok(OpenSocket { rx, fill, posted: Posted::new(Arc::clone(region)), socket: self })
     }
 
@@ -160,29 +118,29 @@ impl Socket {
         if shape.chunk_bytes as usize > region.page_bytes() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the pages are shorter than a chunk"));
         }
-        let registration = UmemRegistration {
-            address: region.base().as_ptr().expose_provenance() as u64,
-            bytes: region.bytes() as u64,
-            chunk_bytes: shape.chunk_bytes,
+        let registration = libc::xdp_umem_reg {
+            addr: region.base().as_ptr().expose_provenance() as u64,
+            len: region.bytes() as u64,
+            chunk_size: shape.chunk_bytes,
             headroom: 0,
-            flags: XDP_UMEM_UNALIGNED_CHUNK_FLAG,
-            tx_metadata_bytes: 0,
+            flags: libc::XDP_UMEM_UNALIGNED_CHUNK_FLAG,
+            tx_metadata_len: 0,
         };
         // After the memory was registered (XDP_UMEM_REG), the kernel keeps the memory alive, and
         // writes to posted pages.
-        set(&self.0, SOL_XDP, XDP_UMEM_REG, &registration)
+        set(&self.0, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
     }
 
     fn bind(&self, place: InterfaceQueue, how: How, shared: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let mode = if how.zero_copy { XDP_ZEROCOPY } else { XDP_COPY };
-        let flags = mode | XDP_USE_NEED_WAKEUP | if how.several { XDP_USE_SG } else { 0 };
-        let address = SocketAddress {
-            family: libc::AF_XDP as u16,
+        let mode = if how.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+        let flags = mode | libc::XDP_USE_NEED_WAKEUP | if how.several { libc::XDP_USE_SG } else { 0 };
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
             // The flags of the first socket apply to all sockets that share its memory.
-            flags: if shared.is_some() { XDP_SHARED_UMEM } else { flags },
-            interface: place.interface,
-            queue: place.queue,
-            shared: shared.map_or(0, |first| first.as_raw_fd() as u32),
+            sxdp_flags: if shared.is_some() { libc::XDP_SHARED_UMEM } else { flags },
+            sxdp_ifindex: place.interface,
+            sxdp_queue_id: place.queue,
+            sxdp_shared_umem_fd: shared.map_or(0, |first| first.as_raw_fd() as u32),
         };
         bind(&self.0, &address)
     }
@@ -284,7 +242,7 @@ impl OpenSocket {
     }
 
     pub(super) fn statistics(&self) -> io::Result<Statistics> {
-        get(&self.socket.0, SOL_XDP, XDP_STATISTICS)
+        get(&self.socket.0, libc::SOL_XDP, libc::XDP_STATISTICS)
     }
 
     /// Returns true if a frame has arrived, but the driver has not reported its NAPI instance, as
@@ -294,7 +252,8 @@ impl OpenSocket {
     }
 
     pub(super) fn is_zero_copy(&self) -> bool {
-        get::<u32>(&self.socket.0, SOL_XDP, XDP_OPTIONS).is_ok_and(|options| options & XDP_OPTIONS_ZEROCOPY != 0)
+        get::<u32>(&self.socket.0, libc::SOL_XDP, libc::XDP_OPTIONS)
+            .is_ok_and(|options| options & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
     /// Closes the socket and returns its pages, except those of a zero-copy socket, to which the
@@ -334,5 +293,5 @@ pub(super) fn drop_capabilities() -> io::Result<()> {
 pub(super) fn wait_for_receivers() -> bool {
     // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.
-    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) == 0 }
+    unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) == 0 }
 }

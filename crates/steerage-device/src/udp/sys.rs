@@ -197,7 +197,6 @@ pub(super) fn bound(fd: &OwnedFd) -> io::Result<Name> {
 /// Returns the number of datagrams that were dropped since the socket was opened
 /// (`SK_MEMINFO_DROPS`).
 pub(super) fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
-    const SO_MEMINFO: c_int = 55;
     const DROPS: usize = 8;
-    Ok(get::<[u32; DROPS + 1]>(fd, libc::SOL_SOCKET, SO_MEMINFO)?[DROPS])
+    Ok(get::<[u32; DROPS + 1]>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO)?[DROPS])
 }

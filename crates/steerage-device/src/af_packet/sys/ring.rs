@@ -20,12 +20,6 @@ use steerage::flow::wire::ethertype;
 
 use crate::sys::map;
 
-const TP_STATUS_KERNEL: u32 = 0;
-const TP_STATUS_USER: u32 = 1;
-const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
-const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
-const TP_FT_REQ_FILL_RXHASH: c_uint = 1;
-
 /// The size of `struct virtio_net_hdr`, which is right before a frame (packet(7), PACKET_VNET_HDR).
 const OFFLOADS_BYTES: usize = 10;
 
@@ -61,7 +55,7 @@ impl Shape {
             tp_frame_nr: block_bytes / FRAME_BYTES * blocks,
             tp_retire_blk_tov: self.timeout_millis,
             tp_sizeof_priv: 0,
-            tp_feature_req_word: if self.hash { TP_FT_REQ_FILL_RXHASH } else { 0 },
+            tp_feature_req_word: if self.hash { libc::TP_FT_REQ_FILL_RXHASH } else { 0 },
         }
     }
 
@@ -118,9 +112,9 @@ impl Frame {
             return None;
         }
         let status = word(FRAME_STATUS_AT);
-        let tag = (status & TP_STATUS_VLAN_VALID != 0).then(|| {
+        let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then(|| {
             // Old kernels do not report the type of the VLAN tag.
-            let is_typed = status & TP_STATUS_VLAN_TPID_VALID != 0;
+            let is_typed = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
             let tpid = if is_typed { half(VLAN_TPID_AT) } else { ethertype::VLAN };
             let ([a, b], [c, d]) = (tpid.to_be_bytes(), (word(VLAN_TCI_AT) as u16).to_be_bytes());
             [a, b, c, d]
@@ -292,7 +286,7 @@ impl Memory {
 
     pub(in crate::af_packet) fn is_filled(&self, block: usize) -> bool {
         // `Acquire` pairs with the kernel's barrier before its write of the status.
-        self.word(block, STATUS_AT).load(Ordering::Acquire) & TP_STATUS_USER != 0
+        self.word(block, STATUS_AT).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
     /// Returns the contents of a filled block. An invalid length of the contents is replaced by the
@@ -310,7 +304,7 @@ impl Memory {
     pub(in crate::af_packet) fn give_back(&mut self, block: usize) {
         // `Release` pairs with the kernel's read of the status before it fills the block. All reads
         // of the block by this process happen before this store.
-        self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
+        self.word(block, STATUS_AT).store(libc::TP_STATUS_KERNEL, Ordering::Release);
     }
 
     /// Returns the bytes of a filled block without a place. The frames of such a block must be

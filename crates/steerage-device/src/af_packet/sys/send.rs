@@ -9,8 +9,6 @@ use super::super::program;
 use super::Socket;
 use crate::sys::set;
 
-const PACKET_QDISC_BYPASS: c_int = 20;
-
 impl Socket {
     /// `protocol` is 0 for packets with a link header. A socket that is bound to a protocol would
     /// also receive frames, so it gets a filter that accepts no frame.
@@ -29,7 +27,7 @@ impl Socket {
     }
 
     pub(crate) fn bypass_qdisc(&self) -> io::Result<()> {
-        set(&self.0, libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
+        set(&self.0, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1)
     }
 
     /// Sends a packet without blocking. The system calls for sending have no address argument, so

@@ -8,9 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys::map;
 
-const XDP_RING_NEED_WAKEUP: u32 = 1;
-pub(super) const XDP_PKT_CONTD: u32 = 1;
-
 /// The kernel's `struct xdp_ring_offset`, which says where a ring's fields are in a mapping.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +30,7 @@ pub(in crate::af_xdp) struct Descriptor {
 impl Descriptor {
     /// Returns true if the next descriptor belongs to the same frame.
     pub(in crate::af_xdp) fn goes_on(&self) -> bool {
-        self.options & XDP_PKT_CONTD != 0
+        self.options & libc::XDP_PKT_CONTD != 0
     }
 }
 
@@ -159,7 +156,7 @@ impl<T: Copy> Ring<T> {
     pub(super) fn needs_wakeup(&self) -> bool {
         // Relaxed: the flag is a hint. The next poll sees a change of the flag that this poll
         // misses.
-        self.word(self.offsets.flags).load(Ordering::Relaxed) & XDP_RING_NEED_WAKEUP != 0
+        self.word(self.offsets.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
     // ---- as a consumer

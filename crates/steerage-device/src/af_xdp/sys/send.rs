@@ -6,16 +6,9 @@ use std::sync::Arc;
 
 use steerage::device::Region;
 
-use super::ring::{Descriptor, Ring, XDP_PKT_CONTD};
-use super::{
-    FEWEST, How, InterfaceQueue, MmapOffsets, SOL_XDP, Shape, Socket, XDP_MMAP_OFFSETS, XDP_UMEM_COMPLETION_RING,
-    XDP_UMEM_FILL_RING,
-};
+use super::ring::{Descriptor, Ring};
+use super::{FEWEST, How, InterfaceQueue, MmapOffsets, Shape, Socket};
 use crate::sys::{get, set};
-
-const XDP_TX_RING: i32 = 3;
-const XDP_PGOFF_TX_RING: i64 = 0x8000_0000;
-const XDP_UMEM_PGOFF_COMPLETION_RING: i64 = 0x1_8000_0000;
 
 /// The properties of the rings that all senders of a queue share. The queue's first sender sets
 /// these rings up.
@@ -59,12 +52,12 @@ impl Socket {
                 self.register(region, shape)?;
             }
             // The kernel requires a fill ring even for a socket that only sends.
-            set(&self.0, SOL_XDP, XDP_UMEM_FILL_RING, &FEWEST)?;
-            set(&self.0, SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
+            set(&self.0, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &FEWEST)?;
+            set(&self.0, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &rings.completions)?;
         }
-        set(&self.0, SOL_XDP, XDP_TX_RING, &shape.ring)?;
-        let offsets: MmapOffsets = get(&self.0, SOL_XDP, XDP_MMAP_OFFSETS)?;
-        let tx = Ring::map(self.0.as_fd(), XDP_PGOFF_TX_RING, offsets.tx, shape.ring)?;
+        set(&self.0, libc::SOL_XDP, libc::XDP_TX_RING, &shape.ring)?;
+        let offsets: MmapOffsets = get(&self.0, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+        let tx = Ring::map(self.0.as_fd(), libc::XDP_PGOFF_TX_RING, offsets.tx, shape.ring)?;
         Ok(Sender { tx, socket: self })
     }
 }
@@ -83,8 +76,8 @@ impl Sender {
 
     /// Maps the queue's completion ring, once, for as long as this socket exists.
     pub(in crate::af_xdp) fn completions(&self, size: u32) -> io::Result<Completions> {
-        let offsets: MmapOffsets = get(&self.socket.0, SOL_XDP, XDP_MMAP_OFFSETS)?;
-        Ring::map(self.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, offsets.completion, size).map(Completions)
+        let offsets: MmapOffsets = get(&self.socket.0, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+        Ring::map(self.as_fd(), libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64, offsets.completion, size).map(Completions)
     }
 
     #[inline]
@@ -94,7 +87,7 @@ impl Sender {
 
     #[inline]
     pub(in crate::af_xdp) fn push(&mut self, address: u64, len: u32, goes_on: bool) {
-        self.tx.push(Descriptor { address, len, options: if goes_on { XDP_PKT_CONTD } else { 0 } });
+        self.tx.push(Descriptor { address, len, options: if goes_on { libc::XDP_PKT_CONTD } else { 0 } });
     }
 
     #[inline]

@@ -135,15 +135,27 @@ fn begin(stream: UnixStream, shared: &Shared) {
         Err(full) => return send_away(&stream, uid, full),
     };
     let of_client = shared.clone();
+    let admitted = Admitted { id, all: Arc::clone(&shared.all) };
     let started = thread::Builder::new().name("control/client".to_owned()).spawn(move || {
-        if let Err(error) = talk(&stream, id, uid, &of_client) {
+        if let Err(error) = talk(&stream, &admitted, uid, &of_client) {
             tracing::debug!("a client of the control socket is gone: {error}");
         }
-        locked(&of_client.all).clients.leaves(id);
     });
     if let Err(error) = started {
         tracing::warn!("cannot start a thread for a client of the control socket: {error}");
-        locked(&shared.all).clients.leaves(id);
+    }
+}
+
+/// Removes the client from the list when its thread ends, even by a panic. The list has a copy of
+/// the connection, which would stay open.
+struct Admitted {
+    id: u64,
+    all: Arc<Mutex<All>>,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        locked(&self.all).clients.leaves(self.id);
     }
 }
 
@@ -161,7 +173,7 @@ fn cut(stream: UnixStream) {
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<()> {
+fn talk(stream: &UnixStream, admitted: &Admitted, uid: u32, shared: &Shared) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_IDLE_MAX))?;
     stream.set_write_timeout(Some(CLIENT_READS_WITHIN))?;
     let mut reader = BufReader::new(stream);
@@ -177,7 +189,7 @@ fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<(
                 format!("{{\"error\":\"EINVAL\",\"message\":\"a request has at most {REQUEST_BYTES_MAX} bytes\"}}\n");
             return writer.write_all(too_long.as_bytes());
         }
-        if !locked(&shared.all).clients.asks(id) {
+        if !locked(&shared.all).clients.asks(admitted.id) {
             return Ok(());
         }
         let (mut answer, sender) = match protocol::asked(&line) {
@@ -193,7 +205,7 @@ fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<(
             return answered;
         }
         answered?;
-        locked(&shared.all).clients.answered(id, Instant::now());
+        locked(&shared.all).clients.answered(admitted.id, Instant::now());
     }
 }
 

@@ -11,10 +11,11 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use steerage_control::{
-    CLIENTS_MAX, CLIENTS_RESERVED, Client, ClientError, CpuView, Listening, REQUEST_BYTES_MAX, SocketError, find,
+    Audience, CLIENTS_MAX, CLIENTS_RESERVED, Client, ClientError, CpuView, Listening, REQUEST_BYTES_MAX, SocketError,
+    find,
 };
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::{HANG, NOBODY, is_root};
+use steerage_fixtures::{HANG, NOBODY, is_root, quiet_panics};
 
 use crate::common::{BySocket, Instance, owner};
 
@@ -73,6 +74,26 @@ fn others_may_ask_and_not_tell() {
     };
     let (told, read) = thread::scope(|scope| scope.spawn(ask).join().unwrap());
     assert_eq!((told, read.as_str()), (["EPERM".to_owned(), "EPERM".to_owned()], "3\n"));
+}
+
+/// The client's place is free again, or the last of these clients would be refused.
+#[test]
+fn a_panic_closes_the_connection_of_one_client() {
+    quiet_panics();
+    let instance = Instance::quiet(2);
+    let scratch = Scratch::new();
+    let path = scratch.join("x.sock");
+    let report = |_: Audience| -> String { panic!("planted") };
+    let _serving = Listening::bind(&path).unwrap().serve(Arc::clone(&instance.tree), report).unwrap();
+    let mut other = Client::connect(&path).unwrap();
+    for _ in 0..CLIENTS_MAX {
+        let stream = UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        (&stream).write_all(b"{\"snapshot\":true}\n").unwrap();
+        assert_eq!((&stream).read_to_end(&mut Vec::new()).unwrap(), 0);
+    }
+    assert_eq!(other.get(MASK).unwrap(), "3\n");
+    assert_eq!(other.set(MASK, "1").unwrap(), "1\n");
 }
 
 /// The user who opened the connection determines what a reply contains.

@@ -24,29 +24,32 @@ pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
 
 /// Returns the smallest quota of the process's cgroup and all its parents, as a number of CPUs.
 pub(crate) fn quota(files: &Files) -> Option<f64> {
-    let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
+    let read = |version, group: &str| match version {
         Version::One => {
             let quota = files.text(format!("{group}/cpu.cfs_quota_us"))?;
             share(&format!("{quota} {}", files.text(format!("{group}/cpu.cfs_period_us"))?))
         }
         Version::Two => share(&files.text(format!("{group}/cpu.max"))?),
     };
-    let hierarchies = hierarchies(files, "cpu");
-    let of_each = hierarchies.iter().flat_map(|hierarchy| hierarchy.upwards().map(|group| read(hierarchy, &group)));
-    of_each.flatten().min_by(f64::total_cmp)
+    of_all_groups(files, "cpu", read).into_iter().min_by(f64::total_cmp)
 }
 
 /// Returns the smallest limit of the process's cgroup and all its parents, in bytes.
 pub(crate) fn memory(files: &Files) -> Option<u64> {
     // If there is no limit, version 1 of cgroups reports a large number, and version 2 reports
     // `max`.
-    let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
+    let read = |version, group: &str| match version {
         Version::One => files.number(format!("{group}/memory.limit_in_bytes")),
         Version::Two => files.number(format!("{group}/memory.max")),
     };
-    let hierarchies = hierarchies(files, "memory");
-    let of_each = hierarchies.iter().flat_map(|hierarchy| hierarchy.upwards().map(|group| read(hierarchy, &group)));
-    of_each.flatten().min()
+    of_all_groups(files, "memory", read).into_iter().min()
+}
+
+/// Returns the limits of the process's cgroup and all its parents.
+fn of_all_groups<T>(files: &Files, controller: &str, read: impl Fn(Version, &str) -> Option<T>) -> Vec<T> {
+    let hierarchies = hierarchies(files, controller);
+    let groups = hierarchies.iter().flat_map(|of| of.upwards().map(|group| (of.version, group)));
+    groups.filter_map(|(version, group)| read(version, &group)).collect()
 }
 
 /// Converts a quota to CPUs: `150000 100000` is 1.5. `max 100000` and `-1 100000` mean no limit.

@@ -50,10 +50,6 @@ impl Files {
     }
 }
 
-pub(crate) fn present_of(files: &Files) -> Option<CpuMask> {
-    files.list(format!("{CPUS}/present"))
-}
-
 pub(crate) fn online_of(files: &Files) -> Option<CpuMask> {
     files.list(format!("{CPUS}/online"))
 }

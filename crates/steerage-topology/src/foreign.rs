@@ -57,20 +57,15 @@ impl ForeignLoad {
     /// CPU, or 0 if this process has no thread there.
     pub fn poll(&mut self, threads: &[i32]) -> Option<Vec<(CpuId, f64)>> {
         let stat = self.files.text("proc/stat")?;
-        let now: Option<Vec<Ticks>> =
-            self.cpus.iter().zip(threads).map(|(cpu, thread)| self.ticks(&stat, *cpu, *thread)).collect();
-        let now = now?;
+        let ticks = self.cpus.iter().zip(threads).map(|(cpu, thread)| self.ticks(&stat, *cpu, *thread));
+        let now = ticks.collect::<Option<Vec<Ticks>>>()?;
         let before = std::mem::replace(&mut self.before, now);
         let share = |now: &Ticks, before: &Ticks| {
             let taken = now.taken.saturating_sub(before.taken).saturating_sub(now.ours.saturating_sub(before.ours));
             (taken as f64 / now.all.saturating_sub(before.all).max(1) as f64).min(1.0)
         };
-        let shares = self.now_and(&before).map(|((cpu, now), before)| (cpu, share(now, before)));
-        (before.len() == self.cpus.len()).then(|| shares.collect())
-    }
-
-    fn now_and<'a>(&'a self, before: &'a [Ticks]) -> impl Iterator<Item = ((CpuId, &'a Ticks), &'a Ticks)> {
-        self.cpus.iter().copied().zip(&self.before).zip(before)
+        let shares = self.before.iter().zip(&before).map(|(now, before)| share(now, before));
+        (before.len() == self.cpus.len()).then(|| self.cpus.iter().copied().zip(shares).collect())
     }
 
     fn ticks(&self, stat: &str, cpu: CpuId, thread: i32) -> Option<Ticks> {

@@ -9,7 +9,7 @@
 //! an `@`, is the receive queue.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cpu::CpuMask;
 use crate::files::Files;
@@ -28,42 +28,38 @@ const NOT_RECEIVING: [&str; 8] = ["output", "config", "async", "mgmnt", "mgmt", 
 /// assert!(steerage_topology::interrupt_cpus("lo").is_empty());
 /// ```
 pub fn interrupt_cpus(interface: &str) -> BTreeMap<u32, CpuMask> {
-    below(&Files::below("/"), interface)
+    cpus_below(Path::new("/"), interface)
 }
 
-fn below(files: &Files, interface: &str) -> BTreeMap<u32, CpuMask> {
+fn cpus_below(root: &Path, interface: &str) -> BTreeMap<u32, CpuMask> {
+    let files = Files::below(root);
     let cpus = |irq| files.list(format!("proc/irq/{irq}/effective_affinity_list"));
-    interrupts(files, interface).into_iter().filter_map(|(queue, irq)| Some((queue, cpus(irq)?))).collect()
+    queue_interrupts(root, interface).into_iter().filter_map(|(queue, irq)| Some((queue, cpus(irq)?))).collect()
 }
 
 /// Returns, for each receive queue of an interface, the number of the queue's interrupt, from /sys
 /// and /proc below `root`. The map is empty if the kernel does not report the interrupts.
 pub fn queue_interrupts(root: impl Into<PathBuf>, interface: &str) -> BTreeMap<u32, u32> {
-    interrupts(&Files::below(root), interface)
-}
-
-/// Returns the numbers of all interrupts of an interface's card, from /sys below `root`.
-pub fn card_interrupts(root: impl Into<PathBuf>, interface: &str) -> Vec<u32> {
-    of_card(&Files::below(root), interface)
-}
-
-fn of_card(files: &Files, interface: &str) -> Vec<u32> {
-    let of = |device: &str| files.numbered(format!("sys/class/net/{interface}/{device}/msi_irqs"), "");
-    // The interrupts belong to the PCI device, which is the parent of a virtio device.
-    let own = of("device");
-    let irqs = if own.is_empty() { of("device/..") } else { own };
-    irqs.into_iter().map(|(irq, _)| irq).collect()
-}
-
-fn interrupts(files: &Files, interface: &str) -> BTreeMap<u32, u32> {
+    let root = root.into();
+    let files = Files::below(root.as_path());
     let mut found = BTreeMap::new();
-    for irq in of_card(files, interface) {
+    for irq in card_interrupts(root, interface) {
         let names = files.directories(format!("proc/irq/{irq}"));
         if let Some(queue) = names.iter().find_map(|name| queue_of(name)) {
             found.entry(queue).or_insert(irq);
         }
     }
     found
+}
+
+/// Returns the numbers of all interrupts of an interface's card, from /sys below `root`.
+pub fn card_interrupts(root: impl Into<PathBuf>, interface: &str) -> Vec<u32> {
+    let files = Files::below(root);
+    let of = |device: &str| files.numbered(format!("sys/class/net/{interface}/{device}/msi_irqs"), "");
+    // The interrupts belong to the PCI device, which is the parent of a virtio device.
+    let own = of("device");
+    let irqs = if own.is_empty() { of("device/..") } else { own };
+    irqs.into_iter().map(|(irq, _)| irq).collect()
 }
 
 fn queue_of(name: &str) -> Option<u32> {
@@ -123,8 +119,8 @@ mod tests {
         std::os::unix::fs::symlink("../../../devices/pci0/virtio2", device).unwrap();
         made.write("proc/irq/50/virtio2-input.0/none", "");
         made.write("proc/irq/50/effective_affinity_list", "1");
-        let files = Files::below(made.root());
-        let of = |interface| below(&files, interface).into_iter().map(|(queue, cpus)| (queue, cpus.to_list()));
+        let of =
+            |interface| cpus_below(made.root(), interface).into_iter().map(|(queue, cpus)| (queue, cpus.to_list()));
         assert_eq!(of("eth1").collect::<Vec<_>>(), [(0, "2".to_owned()), (1, "3,7".to_owned())]);
         assert_eq!(of("eth0").collect::<Vec<_>>(), [(0, "1".to_owned())]);
         assert_eq!(of("eth9").count(), 0);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::cgroup;
 use crate::cpu::{CpuId, CpuMask};
-use crate::files::{CPUS, Files, NODES, online_of, present_of};
+use crate::files::{CPUS, Files, NODES, online_of};
 
 pub use measure::{Nearness, nearness};
 
@@ -223,7 +223,7 @@ pub fn online() -> Option<CpuMask> {
 /// }
 /// ```
 pub fn present() -> Option<CpuMask> {
-    present_of(&Files::below("/"))
+    Files::below("/").list(format!("{CPUS}/present"))
 }
 
 /// If `nohz_full` is not set, the kernel's file of this name contains ` (null)`, which is no list.

@@ -249,7 +249,7 @@ impl Tree {
             Attribute::PolledBy(queue) => format!("{}\n", self.handle.snapshot().queues[*queue].cpu),
             Attribute::HashSource(queue) => format!("{}\n", self.handle.snapshot().queues[*queue].hash),
             Attribute::Statistic(device, statistic) => {
-                format!("{}\n", statistic.of(&self.devices[*device], &self.handle.snapshot()))
+                format!("{}\n", statistic(&self.devices[*device], &self.handle.snapshot()))
             }
             Attribute::Interface(device, name) => {
                 interface::read(self.devices[*device].name(&self.handle.snapshot()), name)?
@@ -263,10 +263,8 @@ impl Tree {
             Attribute::Count(count) => format!("{}\n", count(&self.handle.snapshot())),
             Attribute::QueueCount(queue, count) => format!("{}\n", count(&self.handle.snapshot().queues[*queue])),
             Attribute::DeviceCount(queue, nth) => {
-                format!(
-                    "{}\n",
-                    self.handle.snapshot().queues[*queue].device_counts.get(*nth).map_or(0, |(_, count)| *count)
-                )
+                let counts = &self.handle.snapshot().queues[*queue].device_counts;
+                format!("{}\n", counts.get(*nth).map_or(0, |(_, count)| *count))
             }
             Attribute::LpcBytes(queues) => format!("{}\n", self.lpc_bytes(queues)),
             Attribute::History => locked(&self.history).text(),

@@ -11,38 +11,34 @@ use steerage::{
 
 use super::devices::Device;
 
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Statistic {
-    /// The number of packets that the device delivered to steerage.
-    RxPackets,
-    RxBytes,
-    /// The number of packets that steerage received and then dropped.
-    RxDropped,
-    RxMissed,
-    TxPackets,
-    TxBytes,
-    /// The number of packets that were dropped because the output was full. The number of drops at
-    /// an output is known only if the instance has a single output.
-    TxDropped,
-    TxErrors,
-    /// The count of an event that cannot happen in steerage: always 0.
-    Never,
-}
+/// Computes a count of a device.
+pub(super) type Statistic = fn(&Device, &Snapshot) -> u64;
 
-use Statistic::{Never, RxBytes, RxDropped, RxMissed, RxPackets, TxBytes, TxDropped, TxErrors, TxPackets};
+/// The count of an event that cannot happen in steerage.
+const NEVER: Statistic = |_, _| 0;
 
 const ALWAYS: &[(&str, Statistic)] = &[
-    ("rx_packets", RxPackets),
-    ("rx_bytes", RxBytes),
-    ("rx_dropped", RxDropped),
-    ("rx_missed_errors", RxMissed),
+    // The packets that the device delivered to steerage.
+    ("rx_packets", |device, now| sum(device, now, |queue| queue.received - queue.dropped.get(DropReason::Device))),
+    ("rx_bytes", |device, now| sum(device, now, |queue| queue.received_bytes)),
+    // The packets that steerage received and then dropped.
+    ("rx_dropped", |device, now| sum(device, now, |queue| lost_by_us(&queue.dropped))),
+    ("rx_missed_errors", |device, now| sum(device, now, |queue| queue.dropped.get(DropReason::Device))),
     // Every packet has a handler in steerage. Linux counts compressed packets only on slow serial
     // lines.
-    ("rx_nohandler", Never),
-    ("rx_compressed", Never),
-    ("tx_packets", TxPackets),
-    ("tx_bytes", TxBytes),
-    ("tx_compressed", Never),
+    ("rx_nohandler", NEVER),
+    ("rx_compressed", NEVER),
+    ("tx_packets", |device, now| device.outputs.iter().map(|at| now.outputs[*at].packets).sum()),
+    ("tx_bytes", |device, now| device.outputs.iter().map(|at| now.outputs[*at].bytes).sum()),
+    ("tx_compressed", NEVER),
+];
+
+/// Packets that an output did not send are counted at the queue that received them. The number for
+/// one output is known only if the instance has a single output. `tx_dropped` counts the packets
+/// that were dropped because the output was full.
+const LOST_BY_THE_ONLY_OUTPUT: [(&str, Statistic); 2] = [
+    ("tx_dropped", |_, now| now.dropped().get(DropReason::TxFull)),
+    ("tx_errors", |_, now| by_outputs(&now.dropped()) - now.dropped().get(DropReason::TxFull)),
 ];
 
 /// Counts of receive errors on the wire, which a driver does not report to steerage. Files and
@@ -82,38 +78,22 @@ pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
 pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, Statistic)> {
     let mut all = ALWAYS.to_vec();
     if !device.is_interface {
-        all.extend(RX_OF_A_WIRE.iter().map(|name| (*name, Never)));
+        all.extend(RX_OF_A_WIRE.iter().map(|name| (*name, NEVER)));
     }
     if !device.is_interface || device.outputs.is_empty() {
-        all.extend(TX_OF_A_WIRE.iter().map(|name| (*name, Never)));
+        all.extend(TX_OF_A_WIRE.iter().map(|name| (*name, NEVER)));
     }
-    // Packets that an output did not send are counted at the queue that received them. The number
-    // for one output is known only if the instance has a single output.
     match (device.outputs.len(), outputs) {
-        (0, _) => all.extend([("tx_dropped", Never), ("tx_errors", Never)]),
-        (1, 1) => all.extend([("tx_dropped", TxDropped), ("tx_errors", TxErrors)]),
+        (0, _) => all.extend([("tx_dropped", NEVER), ("tx_errors", NEVER)]),
+        (1, 1) => all.extend(LOST_BY_THE_ONLY_OUTPUT),
         _ => {}
     }
     all.sort_by_key(|(name, _)| *name);
     all
 }
 
-impl Statistic {
-    pub(super) fn of(self, device: &Device, snapshot: &Snapshot) -> u64 {
-        let sum = |count: fn(&QueueSnapshot) -> u64| device.queues.iter().map(|at| count(&snapshot.queues[*at])).sum();
-        let outputs = || device.outputs.iter().map(|at| &snapshot.outputs[*at]);
-        match self {
-            RxPackets => sum(|queue| queue.received - queue.dropped.get(DropReason::Device)),
-            RxBytes => sum(|queue| queue.received_bytes),
-            RxDropped => sum(|queue| lost_by_us(&queue.dropped)),
-            RxMissed => sum(|queue| queue.dropped.get(DropReason::Device)),
-            TxPackets => outputs().map(|output| output.packets).sum(),
-            TxBytes => outputs().map(|output| output.bytes).sum(),
-            TxDropped => snapshot.dropped().get(DropReason::TxFull),
-            TxErrors => by_outputs(&snapshot.dropped()) - snapshot.dropped().get(DropReason::TxFull),
-            Never => 0,
-        }
-    }
+fn sum(device: &Device, now: &Snapshot, count: fn(&QueueSnapshot) -> u64) -> u64 {
+    device.queues.iter().map(|at| count(&now.queues[*at])).sum()
 }
 
 /// Returns the number of packets that were dropped between a queue and its handler, without losses

@@ -29,46 +29,37 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// Returns the name of the error number, such as `EINVAL`, or `EIO` for error numbers that are
-    /// not listed here.
-    pub fn name(self) -> &'static str {
+    fn name_and_number(self) -> (&'static str, Errno) {
         match self {
-            Self::NotPermitted => "EPERM",
-            Self::NoEntry => "ENOENT",
-            Self::Access => "EACCES",
-            Self::Busy => "EBUSY",
-            Self::IsDirectory => "EISDIR",
-            Self::Invalid => "EINVAL",
-            Self::NotSupported => "EOPNOTSUPP",
-            Self::Range => "ERANGE",
-            Self::Overflow => "EOVERFLOW",
-            Self::TimedOut => "ETIMEDOUT",
+            Self::NotPermitted => ("EPERM", Errno::PERM),
+            Self::NoEntry => ("ENOENT", Errno::NOENT),
+            Self::Access => ("EACCES", Errno::ACCESS),
+            Self::Busy => ("EBUSY", Errno::BUSY),
+            Self::IsDirectory => ("EISDIR", Errno::ISDIR),
+            Self::Invalid => ("EINVAL", Errno::INVAL),
+            Self::NotSupported => ("EOPNOTSUPP", Errno::OPNOTSUPP),
+            Self::Range => ("ERANGE", Errno::RANGE),
+            Self::Overflow => ("EOVERFLOW", Errno::OVERFLOW),
+            Self::TimedOut => ("ETIMEDOUT", Errno::TIMEDOUT),
             Self::Kernel(number) => match Errno::from_raw_os_error(number) {
-                Errno::INVAL => "EINVAL",
-                Errno::NOENT => "ENOENT",
-                Errno::ACCESS => "EACCES",
-                Errno::OPNOTSUPP => "EOPNOTSUPP",
-                _ => "EIO",
+                Errno::INVAL => Self::Invalid.name_and_number(),
+                Errno::NOENT => Self::NoEntry.name_and_number(),
+                Errno::ACCESS => Self::Access.name_and_number(),
+                Errno::OPNOTSUPP => Self::NotSupported.name_and_number(),
+                other => ("EIO", other),
             },
         }
     }
 
+    /// Returns the name of the error number, such as `EINVAL`, or `EIO` for error numbers that are
+    /// not listed here.
+    pub fn name(self) -> &'static str {
+        self.name_and_number().0
+    }
+
     /// Returns the error number, as in errno(3).
     pub fn number(self) -> i32 {
-        let errno = match self {
-            Self::NotPermitted => Errno::PERM,
-            Self::NoEntry => Errno::NOENT,
-            Self::Access => Errno::ACCESS,
-            Self::Busy => Errno::BUSY,
-            Self::IsDirectory => Errno::ISDIR,
-            Self::Invalid => Errno::INVAL,
-            Self::NotSupported => Errno::OPNOTSUPP,
-            Self::Range => Errno::RANGE,
-            Self::Overflow => Errno::OVERFLOW,
-            Self::TimedOut => Errno::TIMEDOUT,
-            Self::Kernel(number) => return number,
-        };
-        errno.raw_os_error()
+        self.name_and_number().1.raw_os_error()
     }
 }
 
@@ -81,6 +72,10 @@ pub struct AttributeError {
 }
 
 impl AttributeError {
+    pub(crate) fn invalid(why: impl ToString) -> Self {
+        Self::new(ErrorCode::Invalid, why.to_string())
+    }
+
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }

@@ -73,7 +73,7 @@ pub(super) fn asked(line: &[u8]) -> Result<Asked, AttributeError> {
 /// function that sends the packets after the reply.
 pub(super) fn packets(request: &Value, uid: u32, tree: &Tree, packets: &Packets) -> (String, Option<PacketSender>) {
     let begun = match Audience::of(uid, tree.uid()) {
-        Audience::Private => packets(request).map_err(|why| AttributeError::new(ErrorCode::Invalid, why)),
+        Audience::Private => packets(request).map_err(AttributeError::invalid),
         Audience::Public => {
             let why = format!("only root and user {} may see the packets of this run", tree.uid());
             Err(AttributeError::new(ErrorCode::NotPermitted, why))

@@ -85,9 +85,8 @@ impl Tree {
             Form::Bitmap => CpuMask::parse_bitmap(text, nr_cpu_ids)?,
             Form::List => CpuMask::parse_list(text, nr_cpu_ids)?,
         };
-        let left = self.machine.without_isolated(&asked).ok_or_else(|| {
-            AttributeError::new(ErrorCode::Invalid, format!("CPUs {asked} are isolated: name others"))
-        })?;
+        let left = self.machine.without_isolated(&asked);
+        let left = left.ok_or_else(|| AttributeError::invalid(format!("CPUs {asked} are isolated: name others")))?;
         // CPUs outside of the instance count as offline: they are removed from the mask without an
         // error.
         let mask = self.machine.online_of(&left.and(&self.cpus()));
@@ -103,10 +102,8 @@ impl Tree {
         }
         let before = self.handle.snapshot().moves;
         locked(&self.masks).pending = Some(queue);
-        let done = self.handle.set_queue_rps_cpus(queue, &mask).map_err(|error| {
-            // Setting the mask should not fail, because the mask has only CPUs of this instance.
-            AttributeError::new(ErrorCode::Invalid, error.to_string())
-        });
+        // Setting the mask should not fail, because the mask has only CPUs of this instance.
+        let done = self.handle.set_queue_rps_cpus(queue, &mask).map_err(AttributeError::invalid);
         let done = done.and_then(|()| self.settle(start));
         if done.is_err() {
             // With the old mask set again, the data path moves the buckets back as soon as
@@ -132,18 +129,28 @@ impl Tree {
     pub(super) fn store_flow_limit_cpus(&self, text: &str) -> Result<Option<Change>, AttributeError> {
         let nr_cpu_ids = self.machine.nr_cpu_ids();
         let cpus = CpuMask::parse_bitmap(text, nr_cpu_ids)?.and(&self.cpus());
-        let (start, old) = (Instant::now(), self.handle.flow_limit_cpus());
-        let set = |cpus: &CpuMask| {
-            let done = self.handle.set_flow_limit_cpus(cpus);
-            done.map_err(|error| AttributeError::new(ErrorCode::Invalid, error.to_string()))
-        };
-        set(&cpus)?;
+        let old = self.handle.flow_limit_cpus();
+        let set = |cpus: &CpuMask| self.handle.set_flow_limit_cpus(cpus).map_err(AttributeError::invalid);
+        let seconds = self.set_and_settle(&old, &cpus, set)?;
+        let [from, to] = [&old, &cpus].map(|mask| mask.to_bitmap(nr_cpu_ids));
+        Ok((old != cpus).then_some(Change { from, to, buckets: 0, seconds }))
+    }
+
+    /// Sets a value, and waits until it is in force. If this takes too long, sets the old value
+    /// again. Returns the time in seconds.
+    pub(super) fn set_and_settle<T>(
+        &self,
+        old: &T,
+        new: &T,
+        set: impl Fn(&T) -> Result<(), AttributeError>,
+    ) -> Result<f64, AttributeError> {
+        let start = Instant::now();
+        set(new)?;
         if let Err(error) = self.settle(start) {
-            set(&old)?;
+            set(old)?;
             return Err(error);
         }
-        let [from, to] = [&old, &cpus].map(|mask| mask.to_bitmap(nr_cpu_ids));
-        Ok((old != cpus).then(|| Change { from, to, buckets: 0, seconds: start.elapsed().as_secs_f64() }))
+        Ok(start.elapsed().as_secs_f64())
     }
 
     pub(super) fn cpus(&self) -> CpuMask {

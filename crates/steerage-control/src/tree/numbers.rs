@@ -2,7 +2,7 @@
 //! and numbers of each queue. The parser follows the kernel's `proc_dointvec_minmax` (Linux,
 //! kernel/sysctl.c).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use steerage::{
     CpuId,
@@ -138,41 +138,30 @@ impl Tree {
         let value = number(text).and_then(|number| usize::try_from(number).ok());
         let Some(value) = value.filter(|value| (least..=most).contains(value)) else {
             let range = if most == usize::MAX { "on".to_owned() } else { format!("to {most}") };
-            return Err(AttributeError::new(ErrorCode::Invalid, format!("it is a number from {least} {range}")));
+            return Err(AttributeError::invalid(format!("it is a number from {least} {range}")));
         };
         if which == FlowLimitTableLen && !value.is_power_of_two() {
-            return Err(AttributeError::new(ErrorCode::Invalid, "it is a power of two"));
+            return Err(AttributeError::invalid("it is a power of two"));
         }
-        let start = Instant::now();
         let old = self.number(which);
-        self.set_number(which, value)?;
-        if let Err(error) = self.settle(start) {
-            self.set_number(which, old)?;
-            return Err(error);
-        }
-        let (from, to, seconds) = (old.to_string(), self.number(which).to_string(), start.elapsed().as_secs_f64());
+        let seconds = self.set_and_settle(&old, &value, |value| self.set_number(which, *value))?;
+        let (from, to) = (old.to_string(), self.number(which).to_string());
         Ok((from != to).then_some(Change { from, to, buckets: 0, seconds }))
     }
 
     pub(super) fn store_receiver(&self, queue: usize, text: &str) -> Result<Option<Change>, AttributeError> {
-        let invalid = |why: String| AttributeError::new(ErrorCode::Invalid, why);
         let asked = number(text).and_then(|number| u16::try_from(number).ok()).map(CpuId);
         let Some(cpu) = asked.filter(|cpu| self.cpus().contains(*cpu)) else {
-            return Err(invalid(format!("it is the number of one of the CPUs {}", self.cpus())));
+            return Err(AttributeError::invalid(format!("it is the number of one of the CPUs {}", self.cpus())));
         };
         let polled_by = || self.handle.snapshot().queues[queue].cpu;
-        let (start, from) = (Instant::now(), polled_by());
-        let set = |cpu: CpuId| self.handle.set_rx_cpu(queue, cpu).map_err(|error| invalid(error.to_string()));
-        set(cpu)?;
-        if let Err(error) = self.settle(start) {
-            set(from)?;
-            return Err(error);
-        }
+        let from = polled_by();
+        let set = |cpu: &CpuId| self.handle.set_rx_cpu(queue, *cpu).map_err(AttributeError::invalid);
+        let seconds = self.set_and_settle(&from, &cpu, set)?;
         if polled_by() != cpu {
             return Err(AttributeError::new(ErrorCode::Busy, format!("CPU {cpu} is in its handler; try again")));
         }
-        let (from_text, to, seconds) = (from.to_string(), cpu.to_string(), start.elapsed().as_secs_f64());
-        Ok((from != cpu).then_some(Change { from: from_text, to, buckets: 0, seconds }))
+        Ok((from != cpu).then_some(Change { from: from.to_string(), to: cpu.to_string(), buckets: 0, seconds }))
     }
 }
 

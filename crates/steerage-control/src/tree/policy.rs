@@ -8,7 +8,7 @@ use steerage::policy::{POLICIES, Policy, UnknownPolicy};
 use steerage::{CpuMask, Snapshot};
 
 use super::{Change, Tree};
-use crate::error::{AttributeError, ErrorCode};
+use crate::error::AttributeError;
 
 pub(super) fn shown(policy: &str) -> String {
     let name = |name: &&str| if *name == policy { format!("[{name}]") } else { (*name).to_owned() };
@@ -60,8 +60,7 @@ impl Tree {
     pub(super) fn store_policy(&self, text: &str) -> Result<Option<Change>, AttributeError> {
         let name = text.trim();
         let from = self.handle.policy();
-        let policy: Box<dyn Policy> =
-            name.parse().map_err(|error: UnknownPolicy| AttributeError::new(ErrorCode::Invalid, error.to_string()))?;
+        let policy: Box<dyn Policy> = name.parse().map_err(|error: UnknownPolicy| AttributeError::invalid(error))?;
         if name == from {
             return Ok(None);
         }

@@ -11,7 +11,6 @@ use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
-use std::{error, fmt};
 
 use fuser::{
     BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
@@ -69,20 +68,36 @@ struct Mount {
 }
 
 /// Why a tree could not be mounted.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
     /// The path is not a directory, or the directory cannot be read.
+    #[error("cannot mount on {}: {}; name a directory that is there", .0.display(), .1)]
     Directory(PathBuf, io::Error),
     /// Another user can change the directory or one of its parents.
+    #[error("cannot mount on {}: {}", .0.display(), .1)]
     Changeable(PathBuf, PathError),
     /// The directory is not empty. A mount would hide its files.
+    #[error("cannot mount on {}: it is not empty; name an empty directory", .0.display())]
     NotEmpty(PathBuf),
     /// The tree of the instance with this process number is mounted on the directory.
+    #[error(
+        "cannot mount on {}: the tree of process {} is mounted there; stop it, or name another directory",
+        .0.display(), .1
+    )]
     InUse(PathBuf, String),
     /// `fusermount3` is not installed.
+    #[error(
+        "cannot mount on {}: the program fusermount3 is missing; install it (apt install fuse3), or use `steerage get` \
+         and `set`",
+        .0.display()
+    )]
     NotInstalled(PathBuf),
     /// `fusermount3` did not mount the tree, for the reason in the string.
+    #[error(
+        "cannot mount on {}: fusermount3: {}; run as root outside of containers, or use `steerage get` and `set`",
+        .0.display(), .1
+    )]
     Refused(PathBuf, String),
 }
 
@@ -103,30 +118,6 @@ impl MountError {
         }
     }
 }
-
-impl fmt::Display for MountError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (directory, why) = match self {
-            Self::Directory(path, error) => (path, format!("{error}; name a directory that is there")),
-            Self::Changeable(path, error) => (path, error.to_string()),
-            Self::NotEmpty(path) => (path, "it is not empty; name an empty directory".to_owned()),
-            Self::InUse(path, process) => {
-                (path, format!("the tree of process {process} is mounted there; stop it, or name another directory"))
-            }
-            Self::NotInstalled(path) => {
-                let what = "install it (apt install fuse3), or use `steerage get` and `set`";
-                (path, format!("the program fusermount3 is missing; {what}"))
-            }
-            Self::Refused(path, why) => (
-                path,
-                format!("fusermount3: {why}; run as root outside of containers, or use `steerage get` and `set`"),
-            ),
-        };
-        write!(f, "cannot mount on {}: {why}", directory.display())
-    }
-}
-
-impl error::Error for MountError {}
 
 impl Mounted {
     /// Mounts the tree on an empty directory, with the program `fusermount3` of the package fuse3.

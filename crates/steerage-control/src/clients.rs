@@ -4,6 +4,7 @@
 //! The control socket and the metrics server share this code. Clients belong to a *party*: a user
 //! for the control socket, and a host for the metrics server.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
@@ -79,22 +80,19 @@ impl<C> Clients<C> {
         let mut of_party: HashMap<Party, usize> = HashMap::new();
         self.taken.values().for_each(|client| *of_party.entry(client.party).or_default() += 1);
         let clients = || self.taken.iter().filter(|(_, client)| may_go(client));
-        // Selects the client that has been idle for the longest time, among the clients of the
-        // party with the most clients.
-        let first = |candidates: &mut dyn Iterator<Item = (u64, Party, Option<Instant>)>| {
-            candidates
-                .min_by_key(|(id, party, since)| (std::cmp::Reverse(of_party.get(party).copied()), *since, *id))
-                .map(|(id, ..)| id)
+        let is_silent = |client: &ConnectedClient<C>| {
+            client.idle_since.is_some_and(|since| now.saturating_duration_since(since) >= self.sharing.silent)
         };
-        let mut silent = clients().filter_map(|(id, client)| {
-            let since = client.idle_since?;
-            let is_silent = now.saturating_duration_since(since) >= self.sharing.silent;
-            is_silent.then_some((*id, client.party, Some(since)))
-        });
-        first(&mut silent).or_else(|| match self.sharing.otherwise {
+        // The party with the most clients comes first, and of its clients, the one that has been
+        // idle for the longest time.
+        let most = |client: &ConnectedClient<C>| Reverse(of_party.get(&client.party).copied());
+        let silent = clients().filter(|(_, client)| is_silent(client));
+        let first = silent.min_by_key(|(id, client)| (most(client), client.idle_since, **id));
+        let first = first.or_else(|| match self.sharing.otherwise {
             Otherwise::Refuse => None,
-            Otherwise::Replace => first(&mut clients().map(|(id, client)| (*id, client.party, None))),
-        })
+            Otherwise::Replace => clients().min_by_key(|(id, client)| (most(client), **id)),
+        });
+        first.map(|(id, _)| *id)
     }
 
     /// Records a request. Returns `false` if the client is already disconnected.

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -187,15 +188,15 @@ impl HttpClient {
     fn go_on(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> bool {
         loop {
             match self.step(hosts, site, turn) {
-                Ok(Step::On) => {}
-                Ok(Step::Done) => return false,
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => return false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return error.kind() == ErrorKind::WouldBlock,
             }
         }
     }
 
-    fn step(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> io::Result<Step> {
+    fn step(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> io::Result<ControlFlow<()>> {
         let mut bytes = [0; REQUEST_BYTES_MAX];
         match &mut self.state {
             State::Asks(received) => {
@@ -204,7 +205,7 @@ impl HttpClient {
                 received.extend(&bytes[..length]);
                 match request::answer(received, hosts, site, turn) {
                     Some(answer) => self.state = State::IsTold(answer, 0),
-                    None if length == 0 => return Ok(Step::Done),
+                    None if length == 0 => return Ok(ControlFlow::Break(())),
                     None => {}
                 }
             }
@@ -218,18 +219,13 @@ impl HttpClient {
             State::Leaves => {
                 for _ in 0..LEFTOVERS_A_TURN {
                     if self.stream.read(&mut bytes)? == 0 {
-                        return Ok(Step::Done);
+                        return Ok(ControlFlow::Break(()));
                     }
                 }
                 // The server serves all other clients before it reads more from this client.
                 return Err(ErrorKind::WouldBlock.into());
             }
         }
-        Ok(Step::On)
+        Ok(ControlFlow::Continue(()))
     }
-}
-
-enum Step {
-    On,
-    Done,
 }

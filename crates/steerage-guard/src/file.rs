@@ -106,19 +106,14 @@ impl NewFile {
 
     fn create_in(directory: Directory, name: OsString, readers: Readers) -> io::Result<Self> {
         let mode = readers.mode(&directory)?;
-        let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
         for _ in 0..TRIES {
             let part = random_name(&name);
             match directory.create_new_file(&part, mode).map_err(io::Error::from) {
-                Ok(file) => return Ok(Self { directory, part, name, file, stays: false }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    last = error;
-                    break;
-                }
+                created => return Ok(Self { directory, part, name, file: created?, stays: false }),
             }
         }
-        Err(last)
+        Err(io::ErrorKind::AlreadyExists.into())
     }
 
     /// Returns the file, open for writing.

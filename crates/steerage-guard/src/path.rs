@@ -98,12 +98,7 @@ impl Directory {
             std::env::current_dir().map_err(PathError::System)?.join(path)
         };
         let directory = Walk::begin(&absolute)?.strict().reach_end(Missing::Fails)?;
-        match directory.access()? {
-            Access::Ours => Ok(directory),
-            Access::Sticky(by) | Access::Others(by) => {
-                Err(PathError::Changeable { directory: directory.path.clone(), by })
-            }
-        }
+        directory.only_ours().map(|()| directory)
     }
 
     /// Like [`open`](Self::open), but creates the last directory of the path if it does not exist.
@@ -234,12 +229,7 @@ impl Directory {
         let trusted = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
             FileType::Fifo if is_trusted(stat.st_uid) => Ok(()),
             FileType::Fifo => Err(PathError::Fifo { owner: stat.st_uid }),
-            FileType::CharacterDevice => match self.access()? {
-                Access::Ours => Ok(()),
-                Access::Sticky(by) | Access::Others(by) => {
-                    Err(PathError::Changeable { directory: self.path.clone(), by })
-                }
-            },
+            FileType::CharacterDevice => self.only_ours(),
             _ => Err(PathError::System(io::Error::other("that is neither a file nor a FIFO"))),
         };
         // The entry is checked before it is opened, because opening a device may change the
@@ -350,6 +340,14 @@ impl Directory {
 
     fn access(&self) -> Result<Access, PathError> {
         Ok(Access::of(self.fd.as_fd(), &rustix::fs::fstat(&self.fd)?))
+    }
+
+    /// Fails if another user can change the directory, even if only by adding files.
+    fn only_ours(&self) -> Result<(), PathError> {
+        match self.access()? {
+            Access::Ours => Ok(()),
+            Access::Sticky(by) | Access::Others(by) => Err(PathError::Changeable { directory: self.path.clone(), by }),
+        }
     }
 
     fn not_of_others(self) -> Result<Self, PathError> {

@@ -186,9 +186,7 @@ impl Walk {
             return Ok(());
         }
         // Another user who can change the working directory may move it elsewhere.
-        if let Access::Sticky(by) | Access::Others(by) = here.access()? {
-            return Err(PathError::Changeable { directory: here.path.clone(), by });
-        }
+        here.only_ours()?;
         let fd = rustix::fs::openat(here, "..", PATH_ONLY | OFlags::DIRECTORY, Mode::empty())?;
         self.at = vec![Directory { fd, path: here.path.join(".."), of_others: false }];
         Ok(())

@@ -1,6 +1,7 @@
 //! The signal handler that reports a forbidden system call, and all unsafe code of this crate.
 
-use std::io;
+use std::fmt::{self, Write as _};
+use std::io::{self, Cursor, Write as _};
 use std::mem;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -127,21 +128,20 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     let mut name = [0u8; NAME_BYTES];
     // SAFETY: PR_GET_NAME writes up to 16 bytes, which is the length of `name`.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    let mut line = Line { bytes: [0; LINE_BYTES], len: 0 };
-    line.push(b"steerage: the sandbox ended this process: thread ");
-    line.push_printable(&name[..name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES)]);
-    line.push(b" made the system call ");
-    line.push(calls::call_name(call).as_bytes());
-    line.push(b" (");
-    line.push_number(info.syscall as u32);
-    line.push(b")");
+    let thread = Printable(name.split(|byte| *byte == 0).next().unwrap_or_default());
+    let (call, number) = (calls::call_name(call), info.syscall as u32);
+    // Formatting text and numbers into an array allocates no memory. A longer line is cut.
+    let mut line = Cursor::new([0; LINE_BYTES]);
+    let _ = write!(
+        line,
+        "steerage: the sandbox ended this process: thread {thread} made the system call {call} ({number})"
+    );
     if let Some(path) = path {
-        line.push(b" for ");
-        line.push_printable(path);
+        let _ = write!(line, " for {}", Printable(path));
     }
-    line.push(b"; please report this, --no-sandbox runs without the sandbox\n");
+    let _ = line.write_all(b"; please report this, --no-sandbox runs without the sandbox\n");
     // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
-    unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
+    unsafe { libc::write(libc::STDERR_FILENO, line.get_ref().as_ptr().cast(), line.position() as usize) };
     end();
 }
 
@@ -243,37 +243,13 @@ fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn set_result(_: &mut ucontext_t, _: c_int) {}
 
-/// A line of text that is built without allocating memory.
-struct Line {
-    bytes: [u8; LINE_BYTES],
-    len: usize,
-}
+/// Text with `?` in place of each byte that is not printable.
+struct Printable<'a>(&'a [u8]);
 
-impl Line {
-    fn push(&mut self, text: &[u8]) {
-        let len = text.len().min(LINE_BYTES - self.len);
-        self.bytes[self.len..self.len + len].copy_from_slice(&text[..len]);
-        self.len += len;
-    }
-
-    fn push_printable(&mut self, text: &[u8]) {
-        for byte in text {
-            self.push(&[if byte.is_ascii_graphic() || *byte == b' ' { *byte } else { b'?' }]);
-        }
-    }
-
-    fn push_number(&mut self, number: u32) {
-        let mut digits = [0; 10];
-        let (mut at, mut rest) = (digits.len(), number);
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        self.push(&digits[at..]);
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let printable = |byte: &u8| if matches!(byte, b' '..=b'~') { char::from(*byte) } else { '?' };
+        self.0.iter().try_for_each(|byte| f.write_char(printable(byte)))
     }
 }
 
@@ -283,14 +259,10 @@ mod tests {
 
     #[test]
     fn a_line_has_an_end() {
-        let mut line = Line { bytes: [0; LINE_BYTES], len: 0 };
-        for number in [0, 7, 10, u32::MAX] {
-            line.push_number(number);
-            line.push(b" ");
-        }
-        line.push_printable(b"a\x1b[1m\n");
-        assert_eq!(&line.bytes[..line.len], b"0 7 10 4294967295 a?[1m?");
-        (0..100).for_each(|_| line.push(b"more than fits"));
-        assert_eq!(line.len, LINE_BYTES);
+        let mut line = Cursor::new([0; LINE_BYTES]);
+        write!(line, "{} {}", u32::MAX, Printable(b"a\x1b[1m\n~\x7f")).unwrap();
+        assert!(line.get_ref().starts_with(b"4294967295 a?[1m?~?\0"));
+        (0..100).for_each(|_| drop(write!(line, "more than fits")));
+        assert_eq!(line.position(), LINE_BYTES as u64);
     }
 }

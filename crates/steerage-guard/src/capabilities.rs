@@ -41,9 +41,9 @@
 //!   runs (even root) stay accessible.
 //! - Gaining privileges by running a program that is setuid or that has file capabilities.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::{error, fmt, io};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
@@ -171,22 +171,12 @@ impl Kept {
 }
 
 /// The kernel refused to drop the capabilities. The message has one line.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("cannot give up privileges: the attempt to {operation} failed: {cause}")]
 pub struct PrivilegesError {
     operation: &'static str,
+    #[source]
     cause: io::Error,
-}
-
-impl fmt::Display for PrivilegesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot give up privileges: the attempt to {} failed: {}", self.operation, self.cause)
-    }
-}
-
-impl error::Error for PrivilegesError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        Some(&self.cause)
-    }
 }
 
 fn failed(operation: &'static str) -> impl Fn(Errno) -> PrivilegesError {

@@ -238,9 +238,11 @@ impl fmt::Display for InForce {
 }
 
 /// The reason why the process could not enter the sandbox. The error message has one line.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("cannot enter the sandbox: the attempt to {what} failed: {cause}")]
 pub struct SandboxError {
     what: &'static str,
+    #[source]
     cause: Box<dyn error::Error + Send + Sync>,
 }
 
@@ -259,17 +261,5 @@ impl SandboxError {
 
     fn handler(cause: io::Error) -> Self {
         Self { what: "name violations", cause: Box::new(cause) }
-    }
-}
-
-impl fmt::Display for SandboxError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot enter the sandbox: the attempt to {} failed: {}", self.what, self.cause)
-    }
-}
-
-impl error::Error for SandboxError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        Some(&*self.cause)
     }
 }

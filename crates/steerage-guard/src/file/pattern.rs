@@ -1,4 +1,3 @@
-use std::fmt;
 use std::time::SystemTime;
 
 /// A file name with placeholders for a time in UTC.
@@ -21,17 +20,9 @@ use std::time::SystemTime;
 pub struct FilePattern(String);
 
 /// The error for a file name with an unknown placeholder.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no part of a time: use %Y %m %d %H %M %S, %F, %T or %s, and %% for a percent sign")]
 pub struct ParsePatternError(String);
-
-impl fmt::Display for ParsePatternError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wrong = &self.0;
-        write!(f, "{wrong} is no part of a time: use %Y %m %d %H %M %S, %F, %T or %s, and %% for a percent sign")
-    }
-}
-
-impl std::error::Error for ParsePatternError {}
 
 impl FilePattern {
     /// Parses a file name with placeholders.

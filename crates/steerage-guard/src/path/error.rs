@@ -1,16 +1,21 @@
 use std::os::fd::RawFd;
 use std::path::PathBuf;
-use std::{error, fmt, io};
+use std::{fmt, io};
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// The reason why a path cannot be used for writing. The message of the error has one line and does
 /// not repeat the path.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
     /// Another user, or a group, can change a directory of the path.
+    #[error(
+        "{by} can change the directory {}: name a directory that only {} can change, or change to the directory first",
+        directory.display(),
+        if geteuid().is_root() { "root" } else { "you and root" }
+    )]
     Changeable {
         /// The directory that another user or a group can change.
         directory: PathBuf,
@@ -18,6 +23,7 @@ pub enum PathError {
         by: Who,
     },
     /// Another user, or a group, can change a link in the path.
+    #[error("{by} can change the link {}: name the directory that it leads to", link.display())]
     Link {
         /// The link that another user or a group can change.
         link: PathBuf,
@@ -25,6 +31,10 @@ pub enum PathError {
         by: Who,
     },
     /// Another user runs the directory's file system, and could read the files in it.
+    #[error(
+        "{by} runs the file system of {} and can read what is written there: name another directory",
+        directory.display()
+    )]
     FileSystem {
         /// The directory whose file system another user runs.
         directory: PathBuf,
@@ -32,51 +42,17 @@ pub enum PathError {
         by: Who,
     },
     /// The path names the open file descriptor with this number instead of a file.
+    #[error("the path names the open descriptor {0} instead of a file")]
     Descriptor(RawFd),
     /// Another user owns the FIFO, and could read the data that is written to it.
+    #[error("user {owner} owns the FIFO and can read what is written to it: name another FIFO or a file")]
     Fifo {
         /// The owner of the FIFO.
         owner: u32,
     },
     /// The kernel refused an operation on the path.
-    System(io::Error),
-}
-
-impl fmt::Display for PathError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Changeable { directory, by } => {
-                let only = if geteuid().is_root() { "root" } else { "you and root" };
-                let directory = directory.display();
-                let advice = "can change, or change to the directory first";
-                write!(f, "{by} can change the directory {directory}: name a directory that only {only} {advice}")
-            }
-            Self::Link { link, by } => {
-                write!(f, "{by} can change the link {}: name the directory that it leads to", link.display())
-            }
-            Self::FileSystem { directory, by } => {
-                let advice = "and can read what is written there: name another directory";
-                write!(f, "{by} runs the file system of {} {advice}", directory.display())
-            }
-            Self::Descriptor(number) => {
-                write!(f, "the path names the open descriptor {number} instead of a file")
-            }
-            Self::Fifo { owner } => {
-                let advice = "name another FIFO or a file";
-                write!(f, "user {owner} owns the FIFO and can read what is written to it: {advice}")
-            }
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl error::Error for PathError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::System(error) => Some(error),
-            _ => None,
-        }
-    }
+    #[error("{0}")]
+    System(#[source] io::Error),
 }
 
 impl From<Errno> for PathError {

@@ -54,10 +54,9 @@ impl Brake {
         let micros = self.pause_micros.load(Ordering::Relaxed);
         let longer = match (is_on, least >= self.hungry) {
             (true, true) => micros * 2,
-            (true, false) => micros,
             // The pause was too long: at its end, a job had almost no input left.
             (false, false) => micros / 2,
-            (false, true) => micros,
+            _ => micros,
         };
         let longer = longer.clamp(PAUSE_MIN.as_micros() as u64, PAUSE_MAX.as_micros() as u64);
         self.pause_micros.store(longer, Ordering::Relaxed);

@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
 
 use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
@@ -52,12 +51,8 @@ pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     pipe_with(PipeFlags::CLOEXEC).map_err(|error| Error::Pipe(error.into()))
 }
 
-pub(super) fn temporary_directory() -> PathBuf {
-    std::env::temp_dir()
-}
-
 pub(super) fn temporary_file() -> Result<File, Error> {
-    let directory = temporary_directory();
+    let directory = std::env::temp_dir();
     let created = Directory::open_for_new_files(&directory).and_then(|opened| file::unnamed(&opened));
     created.map_err(|error| Error::Temporary { directory, error: error.into() })
 }

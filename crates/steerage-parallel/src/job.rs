@@ -177,9 +177,9 @@ impl Job {
             Ok(Some(_)) => {
                 // Only one process is reaped at a time, so the CPU time of the children increases
                 // only by that of this process.
-                let before = children_cpu();
+                let before = cpu_of(UsageWho::RUSAGE_CHILDREN);
                 let Ok(Some(status)) = child.try_wait() else { return };
-                (Some(status), children_cpu().saturating_sub(before))
+                (Some(status), cpu_of(UsageWho::RUSAGE_CHILDREN).saturating_sub(before))
             }
             Err(Errno::CHILD) => (None, Duration::ZERO),
             _ => return,
@@ -262,19 +262,7 @@ fn find(program: &OsStr) -> io::Result<()> {
     found.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
 }
 
-fn children_cpu() -> Duration {
-    cpu_of(UsageWho::RUSAGE_CHILDREN)
-}
-
-pub(super) fn own_cpu() -> Duration {
-    cpu_of(UsageWho::RUSAGE_SELF)
-}
-
-pub(super) fn thread_cpu() -> Duration {
-    cpu_of(UsageWho::RUSAGE_THREAD)
-}
-
-fn cpu_of(who: UsageWho) -> Duration {
+pub(super) fn cpu_of(who: UsageWho) -> Duration {
     let time = |time: TimeVal| {
         Duration::from_secs(time.tv_sec().max(0) as u64) + Duration::from_micros(time.tv_usec().max(0) as u64)
     };

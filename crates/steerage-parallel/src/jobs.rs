@@ -10,7 +10,6 @@ use steerage::stats::DropReason;
 use steerage_capture::{LinksSeen, Stream, StreamFailure, link_name};
 
 use super::error::Error;
-use super::inherited::temporary_directory;
 use super::job::{Job, Killed};
 use super::merge::{Heard, LastLines};
 use super::summary::Lost;
@@ -35,7 +34,7 @@ pub(super) struct Input {
     pub(super) can_wait: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Jobs {
     jobs: Mutex<Vec<Job>>,
     input: OnceLock<Input>,
@@ -52,8 +51,7 @@ pub(super) struct Jobs {
 impl Jobs {
     /// A job is killed if it reads nothing for `timeout` although packets wait for it.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
-        let (jobs, input, asked, end_now, is_complete, last_lines, outlived) = Default::default();
-        Self { jobs, input, asked, end_now, is_complete, timeout, last_lines, outlived }
+        Self { timeout, ..Self::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Job>> {
@@ -157,7 +155,7 @@ impl Jobs {
         let failed: Vec<_> = jobs.iter().enumerate().filter_map(|(nth, job)| Some((nth, job, why(job)?))).collect();
         let (_, first, cause) = failed.first()?;
         Some(Error::NotWritten {
-            directory: (first.feed.via == Via::File).then(temporary_directory),
+            directory: (first.feed.via == Via::File).then(std::env::temp_dir),
             cause: cause.to_string(),
             jobs: failed.len() as u64,
             packets: failed.iter().map(|(nth, ..)| Lost::of_output(snapshot, *nth).total()).sum(),

@@ -99,10 +99,11 @@ impl Default for Collect {
 }
 
 impl Collect {
-    pub(super) fn order(&self) -> Order {
+    /// Returns the `order`, `tag` and `header` of the merged output.
+    pub(super) fn merged(&self) -> (Order, bool, Option<usize>) {
         match self {
-            Self::Merged { order, .. } => *order,
-            Self::Unmerged | Self::Results(_) => Order::Any,
+            Self::Merged { order, tag, header } => (*order, *tag, *header),
+            Self::Unmerged | Self::Results(_) => (Order::Any, false, None),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::UsageWho;
 use steerage::flow::{FlowHasher, HashKey, Layers};
 use steerage::limits::OUTPUTS_MAX;
 use steerage::{Builder, Output, Snapshot};
@@ -21,7 +22,7 @@ use super::brake::Brake;
 use super::console::Console;
 use super::error::Error;
 use super::feed;
-use super::inherited::{self, temporary_directory};
+use super::inherited;
 use super::job::{self, Job, Outputs};
 use super::jobs::{Input, Jobs};
 use super::merge::{From, Merge, MergeOptions, Source};
@@ -115,7 +116,7 @@ impl Parallel {
     pub fn new(options: Options) -> Result<Self, Error> {
         let options = Options { jobs: options.jobs.clamp(1, OUTPUTS_MAX), ..options };
         let template = template(&options)?;
-        let began = Began { at: Instant::now(), cpu: job::own_cpu() };
+        let began = Began { at: Instant::now(), cpu: job::cpu_of(UsageWho::RUSAGE_SELF) };
         let files = spool_files(&options)?;
         let jobs = Arc::new(Jobs::new(options.job_timeout));
         Ok(Self { options, template, jobs, capture: None, sources: Vec::new(), files, began })
@@ -215,17 +216,14 @@ impl Parallel {
         E: std::convert::From<Error>,
     {
         let Self { options, jobs, capture, sources, files, began, .. } = self;
-        let (tag, header) = match options.collect {
-            Collect::Merged { tag, header, .. } => (tag, header),
-            Collect::Unmerged | Collect::Results(_) => (false, None),
-        };
+        let (order, tag, header) = options.collect.merged();
         let header = header.or_else(|| tshark_header(&options.command));
-        let merge = MergeOptions { tag, order: options.collect.order(), files, header };
+        let merge = MergeOptions { tag, order, files, header };
         let console = Console::new(options.draws_progress);
         let watch = Watch { jobs: &jobs, console: &console, stop, capture: capture.clone() };
         let (ended, (merged, merge_cpu)) = thread::scope(|scope| {
             let merge = Merge::new(sources, merge, &console, &jobs.last_lines);
-            let merging = scope.spawn(|| (merge.run(|| jobs.stop(true)), job::thread_cpu()));
+            let merging = scope.spawn(|| (merge.run(|| jobs.stop(true)), job::cpu_of(UsageWho::RUSAGE_THREAD)));
             let watching = scope.spawn(|| watch.run());
             // If `run` panics, the panic is resumed after the jobs have ended, because the other
             // threads wait for the jobs.
@@ -360,10 +358,10 @@ impl Attended {
         let nobody_reads = matches!(merged, Err(Stopped::NobodyReads | Stopped::Unmergeable { .. }));
         let summaries = summaries(&jobs, snapshot, nobody_reads, &console);
         let not_written = jobs.not_written(&jobs.lock(), snapshot);
-        let split_cpu = job::own_cpu().saturating_sub(began.cpu + merge_cpu);
+        let split_cpu = job::cpu_of(UsageWho::RUSAGE_SELF).saturating_sub(began.cpu + merge_cpu);
         let count = summaries.len() as u64;
-        let summary = Summary::new(summaries, snapshot, began.at.elapsed(), (split_cpu, merge_cpu));
-        let summary = summary.filtered(capture.map_or(0, |capture| capture.filtered()));
+        let filtered = capture.map_or(0, |capture| capture.filtered());
+        let summary = Summary::new(summaries, snapshot, filtered, began.at.elapsed(), (split_cpu, merge_cpu));
         let jobs = match (jobs.several_links().or(not_written), summary.failed) {
             (Some(error), _) => Err(error),
             (None, 0) => Ok(()),
@@ -372,7 +370,7 @@ impl Attended {
         let merged = match merged {
             Ok(()) | Err(Stopped::NobodyReads) => Ok(()),
             Err(Stopped::Failed(error)) => Err(Error::Merge(error)),
-            Err(Stopped::NotKept(error)) => Err(Error::NotKept { directory: temporary_directory(), error }),
+            Err(Stopped::NotKept(error)) => Err(Error::NotKept { directory: std::env::temp_dir(), error }),
             Err(Stopped::Unmergeable { job, why }) => Err(Error::Unmergeable { job, why }),
         };
         Finished { summary, merged, jobs }

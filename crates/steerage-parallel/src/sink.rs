@@ -58,7 +58,7 @@ pub(super) struct Sink {
     notes: Vec<String>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct JobOutput {
     start: Vec<u8>,
     has_kind: bool,
@@ -78,16 +78,10 @@ impl Sink {
     pub(super) fn new(jobs: usize, order: Order, tags: bool, header: Option<usize>, files: Vec<File>) -> Self {
         let mut files = files.into_iter();
         let job = |nth: usize| JobOutput {
-            start: Vec::new(),
-            has_kind: false,
-            lines: Lines::default(),
-            elements: Elements::default(),
             times: Times::new(header.unwrap_or(0)),
             tag: Tag::of(tags.then_some(nth + 1)),
             spool: Spool::new(files.next()),
-            record: None,
-            ended: false,
-            finished: false,
+            ..JobOutput::default()
         };
         Self {
             order,

@@ -8,7 +8,7 @@ const READ_BYTES: usize = 64 << 10;
 /// job's file.
 const MEMORY_BYTES: usize = 1 << 20;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Spool {
     memory: Vec<u8>,
     /// The bytes at the start of `memory` that were already removed from the spool.
@@ -21,7 +21,7 @@ pub(super) struct Spool {
 impl Spool {
     /// If `file` is `None`, `push` fails when the bytes do not fit into memory.
     pub(super) fn new(file: Option<File>) -> Self {
-        Self { memory: Vec::new(), used: 0, file, read: 0, written: 0 }
+        Self { file, ..Self::default() }
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) -> io::Result<()> {

@@ -147,6 +147,7 @@ impl Summary {
     pub(super) fn new(
         jobs: Vec<JobSummary>,
         snapshot: &Snapshot,
+        filtered: u64,
         elapsed: Duration,
         (split_cpu, merge_cpu): (Duration, Duration),
     ) -> Self {
@@ -159,7 +160,7 @@ impl Summary {
             delivered: jobs.iter().map(|job| job.packets).sum(),
             lost,
             missed: snapshot.dropped().total().saturating_sub(lost),
-            filtered: 0,
+            filtered,
             seconds,
             split_cpu_seconds: split_cpu.as_secs_f64(),
             merge_cpu_seconds: merge_cpu.as_secs_f64(),
@@ -169,20 +170,11 @@ impl Summary {
             jobs,
         }
     }
-
-    pub(super) fn filtered(self, packets: u64) -> Self {
-        Self { filtered: packets, ..self }
-    }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head = ["job", "packets", "bytes", "lost", "exit", "CPU", "waited"];
-        writeln!(
-            f,
-            "{:>4} {:>13} {:>10} {:>11} {:>8} {:>9} {:>7}",
-            head[0], head[1], head[2], head[3], head[4], head[5], head[6]
-        )?;
+        writeln!(f, " job       packets      bytes        lost     exit       CPU  waited")?;
         for job in &self.jobs {
             writeln!(
                 f,

@@ -24,7 +24,7 @@ pub(super) enum Unsorted {
 
 /// Divides a job's output into records. A record is a line with a time, and the lines without a
 /// time after it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Times {
     header: usize,
     last: Option<i64>,
@@ -34,7 +34,7 @@ pub(super) struct Times {
 impl Times {
     /// The first `header` lines have no time, and come before all other lines.
     pub(super) fn new(header: usize) -> Self {
-        Self { header, last: None, days: 0 }
+        Self { header, ..Self::default() }
     }
 
     /// Returns the length and time of the first record, or `None` if the record may be incomplete.

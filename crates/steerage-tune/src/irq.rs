@@ -1,10 +1,11 @@
 //! The interrupts of a card's receive queues, and requests to the daemon irqbalance, which moves
 //! interrupts between CPUs.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use steerage::topology::queue_interrupts;
@@ -65,26 +66,22 @@ pub fn irqbalance(root: &Root) -> Option<PathBuf> {
 /// # Errors
 /// Fails if irqbalance does not reply or refuses this user, or if the list of interrupts is too
 /// long for a message.
-pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
-    let mut banned = banned(&request(socket, "setup")?);
-    banned.extend(interrupts);
-    banned.sort_unstable();
-    banned.dedup();
-    send_list(socket, &banned)
+pub fn ban(socket: &Path, interrupts: &[u32]) -> io::Result<()> {
+    change_bans(socket, |banned| banned.extend(interrupts))
 }
 
 /// Allows irqbalance to move these interrupts again, which [`ban`] has excluded.
 ///
 /// # Errors
 /// Fails like [`ban`].
-pub fn unban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
-    let mut banned = banned(&request(socket, "setup")?);
-    banned.retain(|irq| !interrupts.contains(irq));
-    send_list(socket, &banned)
+pub fn unban(socket: &Path, interrupts: &[u32]) -> io::Result<()> {
+    change_bans(socket, |banned| banned.retain(|irq| !interrupts.contains(irq)))
 }
 
-fn send_list(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
-    let list: Vec<String> = interrupts.iter().map(u32::to_string).collect();
+fn change_bans(socket: &Path, change: impl FnOnce(&mut BTreeSet<u32>)) -> io::Result<()> {
+    let mut banned = banned(&request(socket, "setup")?);
+    change(&mut banned);
+    let list: Vec<String> = banned.iter().map(u32::to_string).collect();
     let list = if list.is_empty() { "NONE".to_owned() } else { list.join(" ") };
     let message = format!("settings ban irqs {list}");
     if message.len() > MESSAGE_MAX {
@@ -95,12 +92,12 @@ fn send_list(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     request(socket, &message).map(drop)
 }
 
-fn banned(reply: &str) -> Vec<u32> {
+fn banned(reply: &str) -> BTreeSet<u32> {
     let words: Vec<&str> = reply.split_whitespace().collect();
     words.windows(2).filter(|pair| pair[0] == "IRQ").filter_map(|pair| pair[1].parse().ok()).collect()
 }
 
-fn request(socket: &std::path::Path, message: &str) -> io::Result<String> {
+fn request(socket: &Path, message: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -118,7 +115,7 @@ mod tests {
     use super::*;
 
     /// Runs `body` with a fake irqbalance, and returns the messages that it received.
-    fn answered(replies: &[&str], body: impl FnOnce(&std::path::Path)) -> Vec<String> {
+    fn answered(replies: &[&str], body: impl FnOnce(&Path)) -> Vec<String> {
         let place = steerage_fixtures::scratch::Scratch::new();
         let path = place.join("irqbalance7.sock");
         let listener = UnixListener::bind(&path).unwrap();

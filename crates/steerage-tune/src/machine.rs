@@ -107,14 +107,8 @@ impl Machine {
                 let directory = format!("{CARDS}{interface}/{RULES}");
                 let is_free =
                     |name: &String| self.root.read(&format!("{directory}{name}")).is_ok_and(|it| it == NO_RULE);
-                let names = self.root.names(&directory);
-                names
-                    .iter()
-                    .rev()
-                    .filter(|name| is_free(name))
-                    .take(count)
-                    .filter_map(|name| name.parse().ok())
-                    .collect()
+                let free = self.root.names(&directory).into_iter().rev().filter(is_free);
+                free.take(count).filter_map(|name| name.parse().ok()).collect()
             }
         };
         match free.len() {

@@ -51,7 +51,7 @@ impl Identity {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Record {
     version: u32,
     interface: String,
@@ -173,13 +173,12 @@ impl Undo {
         };
         let mut record = old.map_or_else(|| Record::new(interface, here), |old| old.record);
         for plan in plans {
+            for (knob, value) in plan.old().0 {
+                record.before.0.entry(knob).or_insert(value);
+            }
             for change in &plan.changes {
-                record.before.0.entry(change.knob.clone()).or_insert_with(|| change.old.clone());
                 let ours = record.ours.entry(change.knob.clone()).or_default();
                 ours.extend([change.old.clone(), change.new.clone()]);
-            }
-            for (knob, value) in &plan.dependent.0 {
-                record.before.0.entry(knob.clone()).or_insert_with(|| value.clone());
             }
         }
         record.kept = None;
@@ -234,10 +233,10 @@ impl Undo {
         if here == self.record.identity {
             return Ok(false);
         }
-        let kept = self.record.kept.clone().unwrap_or_default();
-        let (link_file, banned) = (self.record.link_file.take(), std::mem::take(&mut self.record.banned));
-        let linked = std::mem::take(&mut self.record.linked);
-        self.record = Record { link_file, banned, linked, ..Record::new(&self.record.interface, here) };
+        self.record.identity = here;
+        self.record.before = Setting::default();
+        self.record.ours.clear();
+        let kept = self.record.kept.take().unwrap_or_default();
         self.extend(machine, &kept)?;
         Ok(true)
     }
@@ -459,17 +458,7 @@ impl Undo {
 
 impl Record {
     fn new(interface: &str, identity: Identity) -> Self {
-        Self {
-            version: VERSION,
-            interface: interface.to_owned(),
-            identity,
-            before: Setting::default(),
-            ours: BTreeMap::new(),
-            kept: None,
-            banned: Vec::new(),
-            link_file: None,
-            linked: Setting::default(),
-        }
+        Self { version: VERSION, interface: interface.to_owned(), identity, ..Self::default() }
     }
 }
 

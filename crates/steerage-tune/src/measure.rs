@@ -213,23 +213,17 @@ impl Plan {
 fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -> Result<Option<Verdict>, TuneError> {
     let threads = facts.threaded == Some(true) || plan.changes.iter().any(|change| change.stage == "threaded");
     let card = facts.driver.is_some();
+    let measured = |passed: &Sample, seconds| Window::of(passed, seconds, card, threads);
     let (mut olds, mut pairs) = (Vec::new(), Vec::new());
     for _ in 0..options.pairs {
         site.apply(&plan.old())?;
-        let Some((old, _)) = window(site, options, |passed, seconds| Window::of(passed, seconds, card, threads), None)
-        else {
-            return Ok(None);
-        };
+        let Some((old, _)) = window(site, options, measured, None) else { return Ok(None) };
         olds.push(old);
         site.apply(&plan.new_setting())?;
-        let measured = |passed: &Sample, seconds| Window::of(passed, seconds, card, threads);
         let Some((new, drops_rose)) = window(site, options, measured, Some(&olds)) else { return Ok(None) };
         pairs.push((old, new));
-        if drops_rose {
-            return Ok(Some(Verdict::of(&pairs, true)));
-        }
-        if Verdict::of(&pairs, false).reason == Reason::TooFew {
-            break;
+        if drops_rose || Verdict::of(&pairs, false).reason == Reason::TooFew {
+            return Ok(Some(Verdict::of(&pairs, drops_rose)));
         }
     }
     Ok(Some(Verdict::of(&pairs, false)))

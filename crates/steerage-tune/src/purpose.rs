@@ -130,31 +130,20 @@ fn typed(knob: &Knob, value: &str) -> String {
 impl Nic {
     /// Returns the facts that matter for the purpose.
     pub fn needs(&self, purpose: Purpose) -> Vec<Need> {
-        let mut needs = Vec::new();
-        match purpose {
-            Purpose::Listen => {
-                needs.extend(self.switched("offloads", &MERGE, false, "may merge packets before they are seen here"));
-                needs.extend(self.switched(
-                    "sent packets",
-                    &SPLIT,
-                    false,
-                    "cut sent packets only after they are seen here",
-                ));
-            }
-            Purpose::AfXdp => {
-                needs.extend(self.virtio_merges());
-                needs.extend(self.switched("VLAN tags", &[STRIP_VLAN], false, "takes the VLAN tag out of frames"));
-                needs.extend(self.switched(
-                    "ntuple",
-                    &[NTUPLE],
-                    true,
-                    "is off, so that traffic cannot be led to queues",
-                ));
-                needs.extend(self.xdp_mtu());
-                needs.extend(self.xdp_queues());
-            }
-        }
-        needs
+        let needs = match purpose {
+            Purpose::Listen => vec![
+                self.switched("offloads", &MERGE, false, "may merge packets before they are seen here"),
+                self.switched("sent packets", &SPLIT, false, "cut sent packets only after they are seen here"),
+            ],
+            Purpose::AfXdp => vec![
+                self.virtio_merges(),
+                self.switched("VLAN tags", &[STRIP_VLAN], false, "takes the VLAN tag out of frames"),
+                self.switched("ntuple", &[NTUPLE], true, "is off, so that traffic cannot be led to queues"),
+                self.xdp_mtu(),
+                self.xdp_queues(),
+            ],
+        };
+        needs.into_iter().flatten().collect()
     }
 
     fn knob(&self, name: &str) -> Knob {
@@ -314,16 +303,15 @@ pub fn plan(
             if machine.is_same(&knob, &old, &new) {
                 continue;
             }
-            let stage = Stage::named(need.stage);
-            if stage.is_some_and(|stage| stage.scope == Scope::Reset) && !stages.has(Scope::Reset) {
+            let Some(stage) = Stage::named(need.stage) else { continue };
+            if stage.scope == Scope::Reset && !stages.has(Scope::Reset) {
                 plan.notes.push(format!("{}: left out without --allow-reset: {}", need.stage, knob.command(&new)));
                 continue;
             }
-            let not_restored = stage.map_or("", |stage| stage.not_restored);
-            if !not_restored.is_empty() {
-                plan.notes.push(format!("{}: {not_restored}", need.stage));
+            if !stage.not_restored.is_empty() {
+                plan.notes.push(format!("{}: {}", stage.name, stage.not_restored));
             }
-            plan.changes.push(Change { stage: need.stage, knob, old, new, why: stage.map_or("", |stage| stage.why) });
+            plan.changes.push(Change { stage: stage.name, knob, old, new, why: stage.why });
         }
     }
     Ok(plan)

@@ -12,9 +12,9 @@ use super::{MetricsArgs, SandboxArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {
-    /// Interface to tune; --undo without it undoes all interfaces
+    /// Interface to tune; --undo takes several, and without one undoes all interfaces
     #[arg(value_name = "IFACE", required_unless_present = "undo")]
-    pub(crate) interface: Option<String>,
+    pub(crate) interfaces: Vec<String>,
 
     /// Measure, keep what helps, and write an undo file
     #[arg(long, group = "mode")]

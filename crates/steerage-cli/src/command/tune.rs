@@ -25,7 +25,7 @@ use steerage_tune::{
 };
 
 use crate::args::{TuneArgs, WriteArg};
-use crate::error::Error;
+use crate::error::{CommandLineError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 use crate::terminal::warn;
@@ -47,9 +47,11 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Error> {
     if args.undo {
         return keep::undo(args, &mut machine, &directory);
     }
-    let interface = args.interface.as_deref().unwrap_or_default();
+    let [interface] = args.interfaces.as_slice() else {
+        return Err(CommandLineError::SeveralInterfaces { interfaces: args.interfaces.clone() }.into());
+    };
     if !machine.has(interface) {
-        return Err(NoInterface(interface.to_owned()).into());
+        return Err(NoInterface(interface.clone()).into());
     }
     if args.check {
         return keep::check(args, &mut machine, &directory, interface);

@@ -28,6 +28,8 @@ pub(crate) enum CommandLineError {
     Flow(#[from] ParseFlowKeyError),
     #[error("{spec} stands for several outputs, and send has one: use fanout for several")]
     SeveralOutputs { spec: String },
+    #[error("only --undo takes several interfaces: write the command once for each of {}", .interfaces.join(", "))]
+    SeveralInterfaces { interfaces: Vec<String> },
     #[error("output {spec}: this file is {what}: give each output a file of its own")]
     SameFile { spec: String, what: &'static str },
     #[error("{option} {name}: {what}")]

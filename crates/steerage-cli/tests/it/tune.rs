@@ -56,16 +56,20 @@ fn files(net: &Net) -> BTreeMap<String, String> {
 
 /// Writes the undo file of a `tune --apply` that set this RPS mask for the first queue.
 fn kept(net: &Net, state: &Path, mask: &str) {
-    let knob = "/sys/class/net/near0/queues/rx-0/rps_cpus";
+    kept_on("near0", net, state, mask);
+}
+
+fn kept_on(interface: &str, net: &Net, state: &Path, mask: &str) {
+    let knob = &format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
     let read = |file: &str| shell(net, &format!("cat {file}")).trim().to_owned();
     let record = serde_json::json!({
         "version": 1,
-        "interface": "near0",
+        "interface": interface,
         "identity": {
             "boot": read("/proc/sys/kernel/random/boot_id"),
             "namespace": shell(net, "readlink /proc/self/ns/net").trim(),
-            "index": read("/sys/class/net/near0/ifindex"),
-            "address": read("/sys/class/net/near0/address"),
+            "index": read(&format!("/sys/class/net/{interface}/ifindex")),
+            "address": read(&format!("/sys/class/net/{interface}/address")),
         },
         "before": { knob: read(knob) },
         "ours": { knob: [mask] },
@@ -74,7 +78,7 @@ fn kept(net: &Net, state: &Path, mask: &str) {
         "link_file": null,
     });
     shell(net, &format!("echo {mask} > {knob}"));
-    fs::write(state.join("near0.json"), record.to_string()).unwrap();
+    fs::write(state.join(format!("{interface}.json")), record.to_string()).unwrap();
 }
 
 fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
@@ -193,6 +197,28 @@ fn without_traffic_there_is_nothing_to_compare() {
     assert_eq!(files(&net), before);
     assert_eq!(ran(&net, &state, "--undo").code, Some(0));
     assert_eq!(ran(&net, &state, "near0 --check").code, Some(3));
+}
+
+#[test]
+fn undo_takes_several_interfaces_and_the_other_modes_one() {
+    let refused = run(&["tune", "near0", "near1", "--apply"]);
+    let why = "only --undo takes several interfaces: write the command once for each of near0, near1";
+    assert!(refused.code == Some(2) && refused.complaint().contains(why), "{refused:?}");
+    let Some(net) = Net::new() else { return };
+    let (state, before) = (Scratch::new(), files(&net));
+    shell(&net, "ip link add near1 type veth peer name near2");
+    for interface in ["near0", "near1", "near2"] {
+        kept_on(interface, &net, &state, "1");
+    }
+    let undone = ran(&net, &state, "--undo near1 near0 near1 near3");
+    assert_eq!((undone.code, undone.err.as_str()), (Some(0), ""), "{undone:?}");
+    let first = format!("nothing to undo: {} has no undo file for near3\nnear1: ", state.display());
+    assert!(undone.out.starts_with(&first) && undone.out.contains("\nnear0: "), "{undone:?}");
+    assert_eq!(files(&net), before);
+    let masks = shell(&net, "cat /sys/class/net/near[12]/queues/rx-0/rps_cpus");
+    let is_on: Vec<bool> = masks.lines().map(|mask| mask.ends_with('1')).collect();
+    assert_eq!(is_on, [false, true], "near2 was not named: {masks}");
+    assert_eq!(ran(&net, &state, "--undo").out.lines().next().map(|line| &line[..6]), Some("near2:"));
 }
 
 /// Kills `tune` at ten different moments, at which different candidate settings may be in force.

@@ -1,5 +1,6 @@
 //! Runs `steerage tune --undo`, `--check` and `--watch`.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread;
@@ -20,14 +21,24 @@ use crate::service::ServiceManager;
 use crate::stdout;
 
 pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> Result<(), Error> {
-    let found = match &args.interface {
-        Some(interface) => Undo::load(directory, machine, interface)?.into_iter().collect(),
-        None => Undo::load_all(directory, machine)?,
-    };
-    if found.is_empty() {
-        let what = args.interface.as_ref().map_or_else(|| "anything".to_owned(), Clone::clone);
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    if args.interfaces.is_empty() {
+        found = Undo::load_all(directory, machine)?;
+        missing.extend(found.is_empty().then_some("anything"));
+    }
+    // Each interface once, in the order of `load_all`.
+    for interface in BTreeSet::from_iter(&args.interfaces) {
+        match Undo::load(directory, machine, interface)? {
+            Some(undo) => found.push(undo),
+            None => missing.push(interface),
+        }
+    }
+    for what in missing {
         let text = format!("nothing to undo: {} has no undo file for {what}\n", directory.display());
-        return stdout::print(text.as_bytes());
+        stdout::print(text.as_bytes())?;
+    }
+    if found.is_empty() {
+        return Ok(());
     }
     confine(args, machine, directory, &found)?;
     // Several undo files may contain a setting of the machine, so they are restored in reverse

@@ -10,7 +10,7 @@ use steerage_core::limits::{
 };
 use steerage_core::{QueueHasher, ids::InputId, ids::TxId, rx::Input, sender::Sender, tx::Output};
 use steerage_flow::dissect::Layers;
-use steerage_flow::{Affinity, FlowHasher, FlowKey, HashKey, LinkType};
+use steerage_flow::{Affinity, FlowHasher, FlowKey, LinkType};
 use steerage_handler::messages::{Post, TakesMessages, WithMessages};
 use steerage_ledger::Counters;
 use steerage_mem::FRAME_BYTES_MAX;
@@ -18,11 +18,10 @@ use steerage_policy::{Balance, Guarded, Policy, Setting, SharedControl, first_pl
 use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, present, usable_memory};
 
 use crate::handle::Handle;
+use crate::hashing::Hashing;
 use crate::instance::{Instance, STACK_BYTES, Threads};
 
 type WithPost<H> = (Instance<WithMessages<H>>, Post<<H as TakesMessages>::Message>);
-
-type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send + Sync>;
 
 /// Builds an instance. Every setting has a default, except the inputs.
 ///
@@ -60,10 +59,7 @@ pub struct Builder {
     inputs: Vec<InputSpec>,
     outputs: Vec<Output>,
     senders: Vec<Sender>,
-    hasher: Option<FlowHasher>,
-    flow_key: Option<FlowKeyFn>,
-    layers: Layers,
-    device_hash: Option<Option<Affinity>>,
+    hashing: Hashing,
     limits: Limits,
     queue_limits: QueueLimits,
     lpc_pages: Option<usize>,
@@ -103,10 +99,7 @@ impl Builder {
             inputs: Vec::new(),
             outputs: Vec::new(),
             senders: Vec::new(),
-            hasher: None,
-            flow_key: None,
-            layers: Layers::Inner,
-            device_hash: Some(None),
+            hashing: Hashing::DEFAULT,
             limits: Limits::DEFAULT,
             queue_limits: QueueLimits::DEFAULT,
             lpc_pages: None,
@@ -341,7 +334,7 @@ impl Builder {
     /// Sets the hash function, with its key, that determines the bucket of a flow. Default: AES, or
     /// SipHash-1-3 on a CPU without AES instructions, with a random key.
     pub fn hash(mut self, hasher: FlowHasher) -> Self {
-        self.hasher = Some(hasher);
+        self.hashing.hasher = Some(hasher);
         self
     }
 
@@ -373,7 +366,7 @@ impl Builder {
         mut self,
         key: impl Fn(&[u8], LinkType) -> Option<FlowKey> + Clone + Send + Sync + 'static,
     ) -> Self {
-        self.flow_key =
+        self.hashing.by_key =
             Some(Arc::new(move |hasher, affinity, layers| QueueHasher::by_key(hasher, affinity, layers, key.clone())));
         self
     }
@@ -381,14 +374,14 @@ impl Builder {
     /// Selects the flow of a packet in a tunnel. Default: the innermost flow. A hash that the
     /// device computes does not depend on `layers`.
     pub fn layers(mut self, layers: Layers) -> Self {
-        self.layers = layers;
+        self.hashing.layers = layers;
         self
     }
 
     /// Sets whether steerage may use a hash that the device computes. A device's hash is used only
     /// if all packets that must go to one handler together have the same hash. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
-        self.device_hash = yes.then_some(None);
+        self.hashing.device_hash = yes.then_some(None);
         self
     }
 
@@ -397,7 +390,7 @@ impl Builder {
     /// `device_affinity` if the handler's result does not depend on which packets go to the same
     /// CPU.
     pub fn device_affinity(mut self, affinity: Affinity) -> Self {
-        self.device_hash = Some(Some(affinity));
+        self.hashing.device_hash = Some(Some(affinity));
         self
     }
 
@@ -534,7 +527,7 @@ impl Builder {
     {
         let (built, handle, threads) = self.build_without_handlers(H::AFFINITY)?;
         let make: MakeHandler<H> = Arc::new(make);
-        Ok(Instance::new(built.into_parts(&make), handle, threads))
+        Ok(Instance { parts: built.into_parts(&make), handle, threads })
     }
 
     fn build_without_handlers(self, affinity: Affinity) -> Result<(Built, Handle, Threads), BuildError> {
@@ -544,7 +537,7 @@ impl Builder {
         let built = build(spec, &|cpus, owners| setting.joining_orders(cpus, owners))?;
         built.handle.ledgers().show(counters);
         let control = SharedControl::new(built.handle.clone(), policy, setting);
-        let handle = Handle::new(built.handle.clone(), control);
+        let handle = Handle { core: built.handle.clone(), control };
         Ok((built, handle, threads))
     }
 
@@ -567,11 +560,7 @@ impl Builder {
 
     fn spec(self, affinity: Affinity, setting: Setting) -> Result<Spec, BuildError> {
         let pin = self.threads.pin;
-        let no_key = |error| BuildError::System { operation: "read a hash key from /dev/urandom", error };
-        let random = || HashKey::random().map(|key| FlowHasher::keyed(&key)).map_err(no_key);
-        let hasher = self.hasher.map_or_else(random, Ok)?;
-        let device_hash = self.device_hash.filter(|_| self.flow_key.is_none()).map(|wanted| wanted.unwrap_or(affinity));
-        let hasher = self.flow_key.as_deref().unwrap_or(&QueueHasher::by_flow)(hasher, affinity, self.layers);
+        let (hasher, device_hash) = self.hashing.for_queues(affinity)?;
         let queues = self.inputs.iter().map(|asked| asked.input.queues.len()).sum();
         if let Some((queue, _)) = self.queue_masks.iter().find(|(queue, _)| *queue >= queues) {
             return Err(SetError::NoSuchQueue { queue: *queue, queues }.into());

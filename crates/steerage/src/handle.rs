@@ -21,15 +21,11 @@ use steerage_policy::{Guarded, Policy, SharedControl};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Handle {
-    core: control::Handle,
+    pub(crate) core: control::Handle,
     pub(crate) control: SharedControl,
 }
 
 impl Handle {
-    pub(crate) fn new(core: control::Handle, control: SharedControl) -> Self {
-        Self { core, control }
-    }
-
     /// Replaces the policy. Every group of queues begins again with the new policy, and the state
     /// of the old policy is lost. When this function returns, buckets have begun to move to the
     /// CPUs of the new policy. [`is_settled`](control::Handle::is_settled) returns true after all

@@ -15,9 +15,9 @@ use crate::handle::Handle;
 
 /// An instance that was built but does not run yet.
 pub struct Instance<H: Handler> {
-    parts: Vec<CpuPart<H>>,
-    handle: Handle,
-    threads: Threads,
+    pub(crate) parts: Vec<CpuPart<H>>,
+    pub(crate) handle: Handle,
+    pub(crate) threads: Threads,
 }
 
 /// The default stack size of each thread of an instance, in bytes: the default of Rust's threads.
@@ -44,10 +44,6 @@ impl<H: Handler> fmt::Debug for Instance<H> {
 }
 
 impl<H: Handler> Instance<H> {
-    pub(crate) fn new(parts: Vec<CpuPart<H>>, handle: Handle, threads: Threads) -> Self {
-        Self { parts, handle, threads }
-    }
-
     /// Returns the handle that changes, reads and stops the instance.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
@@ -235,14 +231,14 @@ impl CpuThreads {
         let pinned = PinnedThreads::new(&cpus);
         // Virtual CPUs cannot go offline.
         let watch = with.pin.then(|| CpuWatch::new(pinned.clone()));
-        let control = handle
-            .control
-            .start_thread(watch)
-            .map_err(|error| BuildError::System { operation: "start the control thread", error })?;
+        let failed = |operation| move |error| BuildError::System { operation, error };
+        let control = handle.control.start_thread(watch).map_err(failed("start the control thread"))?;
+        // If a thread cannot be started, dropping `run` stops the threads before it.
+        let run = StopsWhenDropped { handle, armed: true };
         let (to_join, ended) = mpsc::channel();
         let mut threads = Vec::with_capacity(cpus.len());
         for (place, (cpu, body)) in cpus.iter().copied().zip(bodies).enumerate() {
-            let (to_join, stops, keeps_control) = (to_join.clone(), handle.clone(), control.clone());
+            let (to_join, stops, keeps_control) = (to_join.clone(), run.handle.clone(), control.clone());
             let pinned = with.pin.then(|| pinned.clone());
             let body = move || {
                 if let Some(Err(error)) = pinned.map(|pinned| pinned.pin(place)) {
@@ -258,15 +254,9 @@ impl CpuThreads {
                 drop(keeps_control);
             };
             let builder = std::thread::Builder::new().name(format!("steerage/{cpu}")).stack_size(with.stack_size);
-            match builder.spawn(body) {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    handle.stop();
-                    return Err(BuildError::System { operation: "start a thread for each CPU", error });
-                }
-            }
+            threads.push(builder.spawn(body).map_err(failed("start a thread for each CPU"))?);
         }
-        Ok(Self { run: StopsWhenDropped { handle, armed: true }, threads, ended, cpus, control })
+        Ok(Self { run, threads, ended, cpus, control })
     }
 
     /// Waits for the end of the run. The returned outcome has no reports, because their type

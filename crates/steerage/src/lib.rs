@@ -154,6 +154,7 @@
 
 mod builder;
 mod handle;
+mod hashing;
 mod instance;
 
 pub use steerage_core::device::DeviceError;

@@ -8,7 +8,6 @@
 //! commands, and a short help for `-h`.
 
 mod control;
-mod count;
 mod cpus;
 mod doctor;
 mod dump;
@@ -34,7 +33,6 @@ use clap::builder::Resettable;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs};
-pub(crate) use count::CountArgs;
 pub(crate) use cpus::CpuArgs;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use dump::DumpArgs;
@@ -72,7 +70,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Count packets, and show which CPU handled them
     #[command(after_help = include_str!("../help/count.txt"))]
-    Count(CountArgs),
+    Count(RunArgs),
 
     /// List flows: which hosts talked, when and how much
     #[command(after_help = include_str!("../help/meter.txt"))]

@@ -51,6 +51,7 @@ pub(crate) enum Error {
     Jobs(#[from] JobsError),
     #[error(transparent)]
     RunFile(#[from] RunFileError),
+    /// The program refused to do what the user asked. The text is the whole error message.
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]
@@ -73,9 +74,6 @@ pub(crate) enum Error {
     Privileges(#[from] PrivilegesError),
     #[error("{0}; --no-sandbox runs without it")]
     Sandbox(#[from] SandboxError),
-    /// The settings of the interfaces do not allow forwarding. The text is the whole error message.
-    #[error("{0}")]
-    Forward(String),
     #[error("{}", kernel(.0))]
     Kernel(#[from] KernelError),
     #[error(transparent)]
@@ -92,9 +90,6 @@ pub(crate) enum Error {
     Page { path: PathBuf, error: io::Error },
     #[error(transparent)]
     Tune(#[from] TuneError),
-    /// `tune` refused to change settings. The text is the whole error message.
-    #[error("{0}")]
-    TuneRefused(String),
     /// The machine's settings differ from those that `tune` has kept. The text is the whole error
     /// message.
     #[error("{0}")]

@@ -8,15 +8,13 @@ macro_rules! pages {
     };
 }
 
-const PAGES: [(&str, &str); PAGE_COUNT] = pages! {
+const PAGES: &[(&str, &str)] = &pages! {
     "install" "first-capture" "first-interface" "write-an-ids"
     "parallel" "cpu-0" "tune" "tunnels" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "synthetic" "outputs" "forward" "top" "dump" "control"
     "run-files" "doctor" "python" "cluster" "devices" "functions" "c"
     "options" "report" "metrics" "flows" "privileges" "memory" "glossary" "faq"
     "steering" "topology" "performance" "scale"
 };
-
-const PAGE_COUNT: usize = 39;
 
 pub(crate) fn page(name: &str) -> Option<&'static str> {
     PAGES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)

@@ -45,7 +45,8 @@ use undoing::Undoing;
 
 pub(crate) use cpus::count_cpus;
 pub(crate) use devices::{capture_options, check_filter};
-pub(crate) use hash::{hasher, hashing, random_key};
+use hash::hasher;
+pub(crate) use hash::{hashing, own_hasher};
 
 /// Opens the devices, drops privileges, and builds an instance. `maker` returns the function that
 /// creates each CPU's handler. The argument of `maker` is true if all devices can wait, as files
@@ -65,8 +66,8 @@ where
 }
 
 /// The services of a run, such as the control tree. Services are opened before privileges are
-/// dropped.
-#[derive(Debug)]
+/// dropped. By default, a run has none.
+#[derive(Debug, Default)]
 pub(crate) struct RunServices {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     pub(crate) can_wait: bool,
@@ -78,7 +79,8 @@ pub(crate) struct RunServices {
     pub(crate) metrics: Metrics,
     pub(crate) web: Web,
     pub(crate) sandbox: Option<InForce>,
-    pub(crate) undoing: Option<Undoing>,
+    /// Dropping this field undoes the run's changes to the machine.
+    pub(crate) _undoing: Option<Undoing>,
 }
 
 pub(crate) struct SendOptions<O> {
@@ -184,7 +186,10 @@ where
     // AF_XDP attaches its program and pins memory while the instance is built, so system calls are
     // restricted afterwards. No packet thread has started.
     let sandbox = confinement.of_calls()?;
-    Ok((instance, RunServices { capture, can_wait, control, tap, signals, service, metrics, web, sandbox, undoing }))
+    Ok((
+        instance,
+        RunServices { capture, can_wait, control, tap, signals, service, metrics, web, sandbox, _undoing: undoing },
+    ))
 }
 
 /// Checks the command line without opening a device. Returns a line about the CPUs and how packets

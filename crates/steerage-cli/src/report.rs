@@ -26,6 +26,7 @@ pub(crate) use document::{Document, EndedBy, Recorded, SCHEMA, Sandbox, Traffic}
 pub(crate) use flows::{FlowCounters, FlowOutputReport, FlowTotals};
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
+pub(crate) use text::stuck;
 
 #[derive(Debug)]
 pub(crate) struct Flows {

@@ -14,6 +14,7 @@ use steerage_control::Audience;
 use steerage_meter::{FlowOutput, Metering};
 
 use crate::error::{EndingError, Error};
+use crate::instance::RunServices;
 use crate::report::interval::Intervals;
 use crate::report::{EndedBy, Interval, Printer, Recorded, Report};
 use crate::signals::SignalRequest;
@@ -21,7 +22,6 @@ use crate::terminal::{Keys, can_redraw, print_to_stderr, warn};
 use crate::view::{LiveTable, RunEnds};
 
 pub(crate) use options::{RunOptions, StopHook, Stopper};
-pub(crate) use sources::ReportSources;
 
 /// The maximum duration of a wait. Every event ends the wait, so the duration could have any value.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
@@ -44,7 +44,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     let (events_in, events) = mpsc::channel();
     // Signals are handled before the instance starts, so that every signal ends the run properly.
     let (asked, outputs, on_stop) = (events_in.clone(), options.sources.flow_outputs.clone(), options.on_stop.clone());
-    options.signals.listen(move |what| {
+    options.services.signals.listen(move |what| {
         // After the run, the program may still wait for a reader of the flows.
         if what == SignalRequest::Stop {
             outputs.iter().for_each(FlowOutput::hurry);
@@ -69,12 +69,13 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
         intervals: options.interval.map(|every| Intervals::new(every, start)),
         live_table: LiveTable::new(options.live_table && can_redraw(), ends, options.sources.meters.is_some()),
     };
-    let _shown =
-        options.control.serve(running.handle(), reports(options, running.handle(), started, start), &options.tap)?;
-    let page = options.web.serve(reports(options, running.handle(), started, start))?;
-    let _metrics = options.metrics.serve(Some(running.handle()), options.sources.clone().metrics())?;
+    let RunServices { control, tap, web, metrics, service, .. } = &options.services;
+    let report = || reports(options, running.handle(), started, start);
+    let _shown = control.serve(running.handle(), report(), tap)?;
+    let page = web.serve(report())?;
+    let _metrics = metrics.serve(Some(running.handle()), options.sources.clone().metrics())?;
     tracing::info!("running; signals are listened to");
-    options.service.ready();
+    service.ready();
     options.note.iter().for_each(print_to_stderr);
     let waiter = thread::Builder::new().name("join".to_owned()).spawn(move || {
         let _ = events_in.send(RunEvent::Ended(Box::new(running.join())));

@@ -157,15 +157,12 @@ impl<'a> Needs<'a> {
     }
 
     pub(crate) fn connects(self, connects: bool) -> Self {
-        let groups = [Group::Internet, Group::SendTo];
-        let sandbox = if connects { self.sandbox.calls(&groups) } else { self.sandbox };
-        Self { sandbox, ..self }
+        self.calls_if(connects, &[Group::Internet, Group::SendTo])
     }
 
     /// Allows a thread to serve clients at an address that was bound before.
     pub(crate) fn serves_clients(self, serves: bool) -> Self {
-        let sandbox = if serves { self.sandbox.calls(&[Group::Clients]) } else { self.sandbox };
-        Self { sandbox, ..self }
+        self.calls_if(serves, &[Group::Clients])
     }
 
     pub(crate) fn reads_machine(self) -> Self {
@@ -191,20 +188,22 @@ impl<'a> Needs<'a> {
     }
 
     pub(crate) fn restores_terminal(self, restores: bool) -> Self {
-        let sandbox = if restores { self.sandbox.calls(&[Group::Terminal]) } else { self.sandbox };
-        Self { sandbox, ..self }
+        self.calls_if(restores, &[Group::Terminal])
     }
 
     /// Allows a thread that handles no packets to open the queues of new ports of a bond.
     pub(crate) fn follows_bonds(self, follows: bool) -> Self {
-        let sandbox = if follows { self.sandbox.calls(&[Group::BindSockets]) } else { self.sandbox };
-        Self { sandbox, ..self }
+        self.calls_if(follows, &[Group::BindSockets])
     }
 
     pub(crate) fn device(mut self, kind: &str, direction: Direction) -> Self {
         let groups = groups_of_device(kind, direction);
         self.devices.extend(groups);
-        Self { sandbox: self.sandbox.calls(groups), ..self }
+        self.calls_if(true, groups)
+    }
+
+    fn calls_if(self, needed: bool, groups: &[Group]) -> Self {
+        if needed { Self { sandbox: self.sandbox.calls(groups), ..self } } else { self }
     }
 }
 
@@ -294,11 +293,6 @@ pub(crate) fn enter_keeping(needs: Needs<'_>, needed: &Needed<'_>, args: &Sandbo
     let kept = capabilities::drop_except(needed)?;
     Confinement::of_files(needs, args)?.of_calls()?;
     Ok(kept)
-}
-
-pub(crate) fn enter_writing<'a>(needs: Needs<'a>, files: &[&'a Path], args: &SandboxArgs) -> Result<Kept, Error> {
-    let needed = files.iter().copied().fold(Needed::default(), Needed::written_files);
-    enter_keeping(needs.written_files(files), &needed, args)
 }
 
 /// Blocks signals in this thread, so that other threads handle them. The program's signal handler

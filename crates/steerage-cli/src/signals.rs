@@ -23,7 +23,7 @@ use std::thread;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::{flag, low_level};
 
 use crate::error::Error;
@@ -55,7 +55,7 @@ pub(crate) struct EarlySignals {
 }
 
 /// The signals of a run whose files and devices are open.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct HeldSignals {
     held: RefCell<Option<(SignalFd, EarlySignals)>>,
     ends_now: Arc<AtomicBool>,
@@ -75,10 +75,7 @@ impl EarlySignals {
     /// all files and devices that may hang are open. Threads that already run must have blocked the
     /// signals themselves.
     pub(crate) fn hold(self) -> Result<HeldSignals, Error> {
-        let signals = of_runs();
-        let held = signals.thread_block().and_then(|()| SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC));
-        let held = held.map_err(|error| catch_failed(error.into()))?;
-        Ok(HeldSignals { held: RefCell::new(Some((held, self))), ends_now: Arc::default() })
+        Ok(HeldSignals { held: RefCell::new(Some((hold(&of_runs())?, self))), ends_now: Arc::default() })
     }
 }
 
@@ -107,9 +104,24 @@ impl HeldSignals {
     }
 }
 
+/// Blocks the signals, and returns a descriptor from which they can be read.
+pub(crate) fn hold(signals: &SigSet) -> Result<SignalFd, Error> {
+    let held = signals.thread_block().and_then(|()| SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC));
+    held.map_err(|error| catch_failed(error.into()))
+}
+
+/// Returns a flag that HUP, INT or TERM sets, for commands that handle no packets.
+pub(crate) fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
+    let ended = Arc::default();
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        flag::register(signal, Arc::clone(&ended)).map_err(listen_failed)?;
+    }
+    Ok(ended)
+}
+
 fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     let started = thread::Builder::new().name(name.to_owned()).spawn(body);
-    started.map(drop).map_err(|error| Error::System { operation: "listen for signals", error })
+    started.map(drop).map_err(listen_failed)
 }
 
 fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>, ends_now: &AtomicBool) {
@@ -155,4 +167,8 @@ fn is_ignored(signal: i32) -> bool {
 
 fn catch_failed(error: io::Error) -> Error {
     Error::System { operation: "catch signals", error }
+}
+
+fn listen_failed(error: io::Error) -> Error {
+    Error::System { operation: "listen for signals", error }
 }

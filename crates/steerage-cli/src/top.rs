@@ -5,7 +5,6 @@ mod page;
 mod remote;
 
 use std::io::{self, IsTerminal, Stdout};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,13 +14,13 @@ use ratatui_crossterm::crossterm::event::{self, Event};
 use ratatui_crossterm::crossterm::execute;
 use ratatui_crossterm::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
 use ratatui_crossterm::crossterm::terminal::{disable_raw_mode, enable_raw_mode};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use steerage_control::instances;
 use steerage_guard::capabilities::Needed;
 
 use crate::args::TopArgs;
 use crate::error::{Error, SearchError};
 use crate::sandbox::{self, Needs, SandboxProfile};
+use crate::signals::ended_by_signal;
 use crate::view::{self, Action, Colours, Model, Ui};
 use crate::web::Web;
 use crate::{stdout, terminal};
@@ -66,15 +65,6 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     watched
 }
 
-fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
-    let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ended))
-            .map_err(|error| Error::System { operation: "listen for signals", error })?;
-    }
-    Ok(ended)
-}
-
 type Screen = Terminal<CrosstermBackend<Stdout>>;
 
 /// Prepares the terminal for drawing, until [`restore_terminal`] is called, or until a panic.
@@ -105,14 +95,14 @@ fn once(mut remote: Remote, interval: Duration, width: usize) -> Result<(), Erro
         model.take_buckets(0, buckets);
     }
     let lines = view::lines(&model, &Ui::default(), width, None);
-    stdout::print((lines.join("\n") + "\n").as_bytes())
+    stdout::print(lines.join("\n") + "\n")
 }
 
 /// Prints the report as a line of JSON, either once, or in every interval until a signal arrives or
 /// the run ends.
 fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
     let mut report = remote.report().map_err(SearchError::Report)?;
-    while stdout::print_while_read(format!("{report}\n").as_bytes())? && !args.once {
+    while stdout::print_while_read(format!("{report}\n"))? && !args.once {
         std::thread::sleep(args.interval);
         // If the report cannot be read, the run has ended.
         let Ok(next) = remote.report() else { break };
@@ -129,15 +119,17 @@ fn watch(
     ended: &AtomicBool,
 ) -> io::Result<()> {
     let (mut model, mut ui) = (Model::default(), Ui::default());
-    let remote = remote.on_a_thread()?;
+    let (queries, replies) = remote.on_a_thread()?;
+    // `send` cannot fail: the thread ends only when `queries` is dropped.
+    let send = |query| drop(queries.send(query));
     let mut due = Some(Instant::now());
     loop {
         // Only one query is pending at a time.
         if due.is_some_and(|due| due <= Instant::now()) {
-            remote.send(Query::Read { queue: ui.queue });
+            send(Query::Read { queue: ui.queue });
             due = None;
         }
-        while let Some(reply) = remote.reply() {
+        while let Ok(reply) = replies.try_recv() {
             if !matches!(reply, Reply::Set(_)) {
                 due = Some(Instant::now() + interval);
             }
@@ -153,7 +145,7 @@ fn watch(
         if let Event::Key(key) = event::read()? {
             match ui.key(key, model.now().queues.len(), model.now().cpus.len()) {
                 Action::Quit => return Ok(()),
-                Action::SetMask(list) => remote.send(Query::SetMask { queue: ui.queue, list }),
+                Action::SetMask(list) => send(Query::SetMask { queue: ui.queue, list }),
                 Action::Nothing => {}
             }
         }

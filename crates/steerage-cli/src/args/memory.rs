@@ -3,6 +3,8 @@
 use clap::Args;
 use steerage::limits::{FRAME_BYTES_MAX, LPC_PAGES_MAX};
 
+use super::values::up_to;
+
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Steering")]
 pub(crate) struct MemoryArgs {
@@ -11,27 +13,14 @@ pub(crate) struct MemoryArgs {
     pub(crate) memory_max: Option<usize>,
 
     /// Pages in the cache of each queue; 0 for none [default: 2048, divided among the queues of a CPU]
-    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true, value_parser = lpc_pages)]
+    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true, 
+        value_parser = |text: &str| up_to(text, LPC_PAGES_MAX))]
     pub(crate) lpc_pages: Option<usize>,
 
     /// Copy packets of up to N bytes out of the ring in which AF_XDP receives [default: 0, copy none]
-    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true, value_parser = copybreak)]
+    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true, 
+        value_parser = |text: &str| up_to(text, FRAME_BYTES_MAX))]
     pub(crate) copybreak: Option<usize>,
-}
-
-/// Parses the size of a local page cache. 0 is allowed.
-fn lpc_pages(text: &str) -> Result<usize, String> {
-    up_to(LPC_PAGES_MAX, text)
-}
-
-/// Parses the length of the longest packet that is copied. 0 is allowed.
-fn copybreak(text: &str) -> Result<usize, String> {
-    up_to(FRAME_BYTES_MAX, text)
-}
-
-fn up_to(most: usize, text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| *number <= most);
-    number.ok_or_else(|| format!("write a number from 0 to {most}"))
 }
 
 /// Parses the size of a buffer. A bare number is in KiB, as for tcpdump's `-B`.
@@ -64,9 +53,10 @@ mod tests {
 
     #[test]
     fn a_cache_may_be_of_no_pages() {
-        assert_eq!((lpc_pages("0"), lpc_pages("32768")), (Ok(0), Ok(32768)));
+        let lpc = |text| up_to(text, LPC_PAGES_MAX);
+        assert_eq!((lpc("0"), lpc("32768")), (Ok(0), Ok(32768)));
         for wrong in ["", "32769", "-1", "2.5", "2M"] {
-            assert_eq!(lpc_pages(wrong), Err("write a number from 0 to 32768".to_owned()), "{wrong}");
+            assert_eq!(lpc(wrong), Err("write a number from 0 to 32768".to_owned()), "{wrong}");
         }
     }
 

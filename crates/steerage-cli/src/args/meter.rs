@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args};
 use steerage_meter::{By, ExportRate, FLOWS_DEFAULT, FLOWS_MAX};
 
 use super::RunArgs;
-use super::values::{duration, number, period};
+use super::values::{duration, number, period, up_to};
 
 #[derive(Debug, Args)]
 pub(crate) struct MeterArgs {
@@ -21,7 +21,7 @@ pub(crate) struct MeterArgs {
 pub(crate) struct FlowArgs {
     /// Show the N flows with the most bytes
     #[arg(short = 't', long, value_name = "N", default_value_t = 10, allow_negative_numbers = true,
-        value_parser = top)]
+        value_parser = |text: &str| up_to(text, TOP_MAX))]
     pub(crate) top: usize,
 
     /// Add flows up: by flow, host, port, net (/24, /48) or name (with --names) [default: flow]
@@ -37,7 +37,8 @@ pub(crate) struct FlowArgs {
     pub(crate) export: Vec<String>,
 
     /// At most N records per second to a collector, or max [default: 10000 by UDP, max by TCP]
-    #[arg(hide_short_help = true, long, value_name = "N", requires = "export", value_parser = rate)]
+    #[arg(hide_short_help = true, long, value_name = "N", requires = "export",
+        value_parser = |text: &str| text.parse::<ExportRate>())]
     pub(crate) export_rate: Option<ExportRate>,
 
     /// Begin a new file every DURATION of packet time
@@ -76,13 +77,5 @@ fn sample(text: &str) -> Result<u32, String> {
     share.ok_or_else(|| "write 1:N, such as 1:100 for one flow of a hundred".to_owned())
 }
 
-fn rate(text: &str) -> Result<ExportRate, &'static str> {
-    text.parse()
-}
-
 /// The most flows that a report can show. Longer lists belong in a file.
 pub(crate) const TOP_MAX: usize = 10_000;
-
-fn top(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number <= TOP_MAX).ok_or_else(|| format!("write a number from 0 to {TOP_MAX}"))
-}

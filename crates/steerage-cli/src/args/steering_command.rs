@@ -2,7 +2,7 @@
 //! `steerage explain` and a command cannot disagree.
 
 use clap::ValueEnum;
-use steerage::{Affinity, Handler};
+use steerage::Handler;
 use steerage_apps::{Count, Fanout};
 use steerage_explain::{Command, Operands};
 use steerage_meter::Meter;
@@ -21,19 +21,6 @@ pub(crate) enum SteeringCommand {
 }
 
 impl SteeringCommand {
-    pub(crate) fn affinity(self) -> Affinity {
-        match self {
-            Self::Count => Count::AFFINITY,
-            Self::Meter => Meter::AFFINITY,
-            Self::Fanout => Fanout::AFFINITY,
-            Self::Forward => Forward::AFFINITY,
-        }
-    }
-
-    pub(crate) fn keeps_both_directions(self) -> bool {
-        self.affinity() == Affinity::BothDirections
-    }
-
     /// `asked` is the direction on the command line.
     pub(crate) fn direction(self, asked: DirectionArg) -> DirectionArg {
         match self {
@@ -45,12 +32,12 @@ impl SteeringCommand {
     }
 
     pub(crate) fn explained(self) -> Command {
-        let (name, operands) = match self {
-            Self::Count => ("count", Operands::Inputs),
-            Self::Meter => ("meter", Operands::Inputs),
-            Self::Fanout => ("fanout", Operands::InputsAndOutput),
-            Self::Forward => ("forward", Operands::Interfaces),
+        let (name, affinity, operands) = match self {
+            Self::Count => ("count", Count::AFFINITY, Operands::Inputs),
+            Self::Meter => ("meter", Meter::AFFINITY, Operands::Inputs),
+            Self::Fanout => ("fanout", Fanout::AFFINITY, Operands::InputsAndOutput),
+            Self::Forward => ("forward", Forward::AFFINITY, Operands::Interfaces),
         };
-        Command { name, affinity: self.affinity(), operands }
+        Command { name, affinity, operands }
     }
 }

@@ -8,6 +8,12 @@ pub(super) fn number(text: &str, most: usize) -> Result<usize, String> {
     number.ok_or_else(|| format!("write a number from 1 to {most}"))
 }
 
+/// Parses a number from 0 to `most`.
+pub(super) fn up_to(text: &str, most: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number <= most);
+    number.ok_or_else(|| format!("write a number from 0 to {most}"))
+}
+
 /// Parses a time over 0: a number of seconds, or a number with a unit.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let parsed = seconds(text).ok().or_else(|| humantime::parse_duration(text).ok());

@@ -130,7 +130,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<(), Error> {
     };
     // The shell would offer a name with a line break as two values.
     let lines = found.iter().filter(|value| !value.contains(char::is_control)).map(|value| format!("{value}\n"));
-    stdout::print(lines.collect::<String>().as_bytes())
+    stdout::print(lines.collect::<String>())
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ const FISH_VALUES: &str = "'(steerage complete (commandline -opc) 2>/dev/null)'"
 
 pub(crate) fn run(args: &CompletionsArgs) -> Result<(), Error> {
     sandbox::enter(Needs::of(SandboxProfile::Completions), &args.sandbox)?;
-    stdout::print(script(args.shell).as_bytes())
+    stdout::print(script(args.shell))
 }
 
 fn script(shell: Shell) -> String {

@@ -33,7 +33,7 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
     };
     // The instance may be a process of another user, and may send escape sequences for this
     // terminal.
-    stdout::print(printable_lines(&text).as_bytes())
+    stdout::print(printable_lines(&text))
 }
 
 pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {

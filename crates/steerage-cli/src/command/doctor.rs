@@ -17,7 +17,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     } else {
         coloured(wrapped(&diagnosis.to_string(), width()))
     };
-    stdout::print(text.as_bytes())
+    stdout::print(text)
 }
 
 /// On a terminal, colours the first word of each line about something missing.

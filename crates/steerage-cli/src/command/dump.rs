@@ -4,12 +4,10 @@ use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use steerage::flow::{Layers, dissect};
 use steerage::{LinkType, WallTime};
 use steerage_capture::PcapngEncoder;
@@ -22,6 +20,7 @@ use steerage_text::counted;
 use crate::args::DumpArgs;
 use crate::error::{Error, SearchError};
 use crate::sandbox::{self, Needs, SandboxProfile};
+use crate::signals::ended_by_signal;
 use crate::stdout;
 use crate::terminal::print_to_stderr;
 
@@ -39,10 +38,7 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
     let client = instances::connect(Some(&args.run))?;
     let mut packets = client.packets(&json!(wanted)).map_err(failed)?;
     let system = |operation| move |error| Error::System { operation, error };
-    let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(system("listen for signals"))?;
-    }
+    let ended = ended_by_signal()?;
     packets.get_ref().set_read_timeout(Some(SIGNAL_LOOK)).map_err(system("set the timeout of the connection"))?;
     let mut shown = Shown::open(args)?;
     sandbox::enter(Needs::of(SandboxProfile::Dump), &args.sandbox)?;

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use nix::net::if_::if_nametoindex;
@@ -22,19 +21,15 @@ use steerage_tune::facts::Sample;
 use steerage_tune::{KernelLoad, Root};
 
 use crate::args::ExplainArgs;
-use crate::control_tree::ControlTree;
 use crate::error::{CommandLineError, EndingError, Error};
 use crate::host_cpus;
-use crate::instance;
-use crate::metrics::Metrics;
+use crate::instance::{self, RunServices};
 use crate::report::{Printer, SCHEMA};
-use crate::run::{self, ReportSources, RunOptions, Stopper};
+use crate::run::{self, RunOptions};
 use crate::sandbox::{Confinement, Direction, Needs, SandboxProfile};
-use crate::service::ServiceManager;
 use crate::signals;
 use crate::stdout;
 use crate::terminal::width;
-use crate::web::Web;
 
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
@@ -43,15 +38,12 @@ pub(super) const LISTENING: Duration = Duration::from_secs(10);
 const LISTENING_NOTE: &str = "listening for 10 s (--seconds S, -c N; Ctrl-C ends it sooner)";
 
 pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
-    let hasher = match instance::hasher(&args.hash)? {
-        Some(hasher) => hasher,
-        None => FlowHasher::keyed(&instance::random_key()?),
-    };
-    let command = args.command;
+    let hasher = instance::own_hasher(&args.hash)?;
+    let command = args.command.explained();
     let explanation = |what, hash: Cow<'static, str>| {
         // If the device computes the hash, the hash key is not that of the command line.
         let random_key = args.hash.has_random_key() && hash == hasher.name();
-        Explanation { what, command: command.explained(), hash, random_key, top: args.top }
+        Explanation { what, command, hash, random_key, top: args.top }
     };
     // An argument with `>` is a flow. A file with `>` in its name can be given as ./a>b.
     if let [what] = args.what.as_slice()
@@ -59,7 +51,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         && !what.contains('/')
     {
         let key: FlowKey = what.parse().map_err(CommandLineError::Flow)?;
-        let hashed = command.affinity().key(key);
+        let hashed = command.affinity.key(key);
         let flow = FlowExplanation { flow: key, key: hashed, hash: hasher.hash(&hashed) };
         return print(&explanation(Subject::Flow(flow), hasher.name().into()), args.json);
     }
@@ -84,7 +76,7 @@ fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
         true => explanation.json(SCHEMA).map_err(EndingError::Report)?,
         false => wrapped(&explanation.to_string(), width()),
     };
-    stdout::print(text.as_bytes())
+    stdout::print(text)
 }
 
 struct Seen {
@@ -120,24 +112,14 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let instance = builder.build(confinement.of_packet_threads(make)?)?;
     kept.drop_start_up()?;
     let sandbox = confinement.of_calls()?;
+    let services = RunServices { capture: capture.clone(), signals, sandbox, ..RunServices::default() };
     let options = RunOptions {
         seconds: args.seconds.or(by_default.then_some(LISTENING)).filter(|seconds| !seconds.is_zero()),
         packets: args.packets,
         printer: Printer::to_stdout(args.json),
-        interval: None,
         note: (by_default && !args.json).then_some(LISTENING_NOTE),
         live_table: !verbose && !args.json,
-        sources: ReportSources { capture: capture.clone(), sandbox, verbose, ..ReportSources::default() },
-        tap: Arc::default(),
-        control: ControlTree::default(),
-        signals,
-        service: ServiceManager::default(),
-        _undoing: None,
-        metrics: Metrics::default(),
-        web: Web::default(),
-        keys: None,
-        on_stop: None,
-        stopper: Stopper::default(),
+        ..RunOptions::of(services, verbose)
     };
     // The name of the only device, if the device is an interface of this machine.
     let root = Root::default();

@@ -46,12 +46,11 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let needs = Needs::of(SandboxProfile::Fanout).written_files(&files);
     let sending = SendOptions { listens: false, rate: None, coalesce: false, outputs: open, input_end: None };
     let (instance, services) = instance::sending(&args.run, needs, sending, |_| Ok(move |_cpu| fanout))?;
-    let can_wait = services.can_wait;
     let options = RunOptions::new(&args.run, verbose, services);
     let ended = run::to_end(instance, &options)?;
     let finished = ended.report.finish(options.printer, args.run.report.strict);
-    options.signals.end_now();
-    finished.and(ended.report.all_sent(can_wait)).and(programs.wait())
+    options.services.signals.end_now();
+    finished.and(ended.report.all_sent(options.services.can_wait)).and(programs.wait())
 }
 
 #[derive(Debug, Default)]

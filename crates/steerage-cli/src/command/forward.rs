@@ -14,7 +14,7 @@ use steerage_netlink::Rtnetlink;
 use steerage_router::Forwarding;
 use steerage_router::kernel::{RouteUpdater, RouterInterface};
 
-use crate::args::{DirectionArg, ForwardArgs, LiveArgs, RunArgs};
+use crate::args::{DirectionArg, ForwardArgs, RunArgs};
 use crate::error::Error;
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let open = |device: &ForwardDevice| output::open_for(&spec(device), cpus).map_err(Error::Output);
         let outputs = devices.iter().map(open).collect::<Result<_, _>>()?;
         let ours = forwarding.get_or_init(|| Forwarding::new(interfaces_of(queues)));
-        let ours = ours.as_ref().map_err(|error| Error::Forward(format!("cannot make a pair of sockets: {error}")))?;
+        let ours = ours.as_ref().map_err(|error| Error::Refused(format!("cannot make a pair of sockets: {error}")))?;
         let interfaces = router_interfaces(&devices)?;
         let updater = RouteUpdater::new(&interfaces, &args.route, Arc::clone(ours))?;
         if !run.report.quiet {
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     };
     let sending = SendOptions { listens: false, rate: None, coalesce: args.gro, outputs, input_end: None };
     let ours = || forwarding.get().and_then(|made| made.as_ref().ok()).cloned();
-    let gone = || Error::Forward("there is nothing to forward by".to_owned());
+    let gone = || Error::Refused("there is nothing to forward by".to_owned());
     let (instance, services) = instance::sending(&run, Needs::of(SandboxProfile::Forward), sending, |_| {
         let forwarding = ours().ok_or_else(gone)?;
         Ok(move |_cpu| forwarding.handler())
@@ -89,16 +89,12 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
 /// Returns the options of a run that receives only frames to this machine's link address, with
 /// little delay.
 fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
-    let live = LiveArgs {
-        direction: DirectionArg::In,
-        no_promiscuous: true,
-        block_timeout: Some(run.live.block_timeout.unwrap_or(BLOCK_TIMEOUT)),
-        forwards: true,
-        offloads,
-        outer_flows: true,
-        ..run.live.clone()
-    };
-    RunArgs { live, ..run.clone() }
+    let mut run = run.clone();
+    run.live.direction = DirectionArg::In;
+    run.live.no_promiscuous = true;
+    run.live.block_timeout.get_or_insert(BLOCK_TIMEOUT);
+    (run.live.forwards, run.live.offloads, run.live.outer_flows) = (true, offloads, true);
+    run
 }
 
 /// Parses the name of a device. Returns an error if a router cannot use the interface.
@@ -123,13 +119,13 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
         let message = format!(
             "{spec}: this machine's kernel is its other end, and finds no neighbours there: use a tun or a veth"
         );
-        return Err(Error::Forward(message));
+        return Err(Error::Refused(message));
     }
     match af_packet::Named::read(spec) {
         Some(named) if af_packet::is_interface(named.interface) => {
             Ok(of(named.interface, true, has_ethernet(named.interface)?))
         }
-        _ => Err(Error::Forward(format!("{spec} is no interface to forward by: `ip link` lists those there are"))),
+        _ => Err(Error::Refused(format!("{spec} is no interface to forward by: `ip link` lists those there are"))),
     }
 }
 
@@ -146,7 +142,7 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
     for (nth, device) in devices.iter().enumerate() {
         let name = &device.interface;
         if devices[..nth].iter().any(|other| other.interface == *name) {
-            return Err(Error::Forward(format!("{name} is named twice: name each interface once")));
+            return Err(Error::Refused(format!("{name} is named twice: name each interface once")));
         }
         if !device.shared {
             continue;
@@ -158,7 +154,7 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
                 let message = format!(
                     "the kernel forwards what comes by {name} as well, so each packet would go twice: sysctl -w net/{switch}=0"
                 );
-                return Err(Error::Forward(message));
+                return Err(Error::Refused(message));
             }
         }
     }

@@ -17,7 +17,7 @@ pub(crate) fn run(args: &HelpArgs) -> Result<(), Error> {
         },
         words => of_command(words)?,
     };
-    stdout::print(text.as_bytes())
+    stdout::print(text)
 }
 
 fn overview() -> String {

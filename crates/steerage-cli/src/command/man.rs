@@ -4,6 +4,7 @@ use std::path::Path;
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use steerage_guard::capabilities::Needed;
 use steerage_guard::file::{self, Readers};
 
 use crate::args::{self, ManArgs};
@@ -22,7 +23,8 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
     let pages = pages();
     if let Some(directory) = &args.out {
         let written = directory.join("steerage.1");
-        let _kept = sandbox::enter_writing(Needs::of(SandboxProfile::Man), &[written.as_path()], &args.sandbox)?;
+        let needs = Needs::of(SandboxProfile::Man).written_files(&[&written]);
+        let _kept = sandbox::enter_keeping(needs, &Needed::default().written_files(&written), &args.sandbox)?;
         return pages.iter().try_for_each(|page| write(page, directory));
     }
     sandbox::enter(Needs::of(SandboxProfile::Man), &args.sandbox)?;

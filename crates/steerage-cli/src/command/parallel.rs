@@ -10,7 +10,6 @@ use std::process::Command;
 use std::thread;
 
 use steerage::Output;
-use steerage::flow::FlowHasher;
 use steerage_device::is_synthetic;
 use steerage_parallel::{Collect, Finished, InputInfo, Options, Parallel};
 
@@ -44,10 +43,7 @@ pub(crate) fn exec_when_ready(args: &ExecWhenReadyArgs) -> Result<(), Error> {
 fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     let run = run_args(args)?;
     let mut parallel = Parallel::new(options(args))?;
-    let hasher = match instance::hasher(&run.steering.hash)? {
-        Some(hasher) => hasher,
-        None => FlowHasher::keyed(&instance::random_key()?),
-    };
+    let hasher = instance::own_hasher(&run.steering.hash)?;
     let split = parallel.split(hasher, run.steering.hash.layers());
     let input_end = InputEnd { now: parallel.end_now(), downstream: parallel.downstream(&split) };
     let stopper = parallel.stopper();

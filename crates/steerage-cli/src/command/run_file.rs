@@ -31,13 +31,13 @@ pub(crate) fn check(CheckArgs { checked: args, sandbox }: &CheckArgs) -> Result<
         error @ Error::RunFile(_) => error,
         error => Error::Refused(error.to_string()),
     })?;
-    stdout::print(described(&loaded, &args.file.display().to_string(), &plan).as_bytes())
+    stdout::print(described(&loaded, &args.file.display().to_string(), &plan))
 }
 
 /// Checks the command line without opening a device or writing a file.
 fn plan(cli: &Cli) -> Result<String, Error> {
     let run: &RunArgs = match &cli.command {
-        Command::Count(args) => &args.run,
+        Command::Count(run) => run,
         Command::Forward(args) => &args.run,
         Command::Meter(args) => {
             meter::check(args)?;

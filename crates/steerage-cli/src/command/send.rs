@@ -36,11 +36,10 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     };
     let (instance, services) =
         instance::sending(&run, Needs::of(SandboxProfile::Send), sending, |_| Ok(|_cpu| Fanout::over(1)))?;
-    let can_wait = services.can_wait;
     let options = RunOptions::new(&run, verbose, services);
     let ended = run::to_end(instance, &options)?;
     ended.report.finish(options.printer, run.report.strict)?;
-    ended.report.all_sent(can_wait)
+    ended.report.all_sent(options.services.can_wait)
 }
 
 fn repeated(args: &SendArgs) -> Vec<String> {

@@ -17,7 +17,7 @@ const ABOUT: [&str; 4] = ["kernel", "CPUs", "AF_PACKET", "AF_XDP"];
 pub(crate) fn run() -> Result<(), Error> {
     let findings = Diagnosis::of_this_machine(None).map(|diagnosis| diagnosis.findings().to_vec()).unwrap_or_default();
     let page = page(&findings, busiest_interface().as_deref(), program::find("tshark").is_some());
-    stdout::print(wrapped(&page, width()).as_bytes())
+    stdout::print(wrapped(&page, width()))
 }
 
 fn page(findings: &[Finding], interface: Option<&str>, has_tshark: bool) -> String {

@@ -136,8 +136,7 @@ fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &st
     let mut page = format!("{}\n", search.facts);
     if let Some(kept) = undo.as_ref().and_then(Undo::kept).filter(|kept| !kept.0.is_empty()) {
         page += "tune set, after measuring:\n";
-        kept.0.iter().for_each(|(knob, value)| page += &format!("  {}\n", knob.command(value)));
-        page.push('\n');
+        page += &(text::commands_of(kept) + "\n");
     }
     page += "--apply would measure these settings against the present one, and keep what helps:\n";
     for (number, (candidate, plan)) in search.candidates.iter().enumerate() {
@@ -151,7 +150,7 @@ fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &st
     });
     page += &link_file_shown(args, machine, interface, &values.unwrap_or(best));
     page += "\nNothing was changed. Each change may reorder live traffic for a moment.\n";
-    stdout::print(page.as_bytes())
+    stdout::print(page)
 }
 
 /// Describes the .link file that `--apply` would write.
@@ -226,7 +225,7 @@ fn refuse_to_disconnect(args: &TuneArgs, machine: &Machine, interface: &str, pla
     let why = reached_through(machine.root(), interface)
         .map_err(|error| Error::System { operation: "list routes and addresses", error })?;
     match why {
-        Some(why) => Err(Error::TuneRefused(format!(
+        Some(why) => Err(Error::Refused(format!(
             "--allow-reset may take {interface} down for a moment, and {why}: add --yes if that is fine"
         ))),
         None => Ok(()),

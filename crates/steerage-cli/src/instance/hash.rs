@@ -29,6 +29,11 @@ pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
     FlowHasher::new(args.kind(), &key).map(Some).map_err(Error::Hash)
 }
 
-pub(crate) fn random_key() -> Result<HashKey, Error> {
+/// Returns the hash function of the command line, or the default function with a random key.
+pub(crate) fn own_hasher(args: &HashArgs) -> Result<FlowHasher, Error> {
+    hasher(args)?.map_or_else(|| Ok(FlowHasher::keyed(&random_key()?)), Ok)
+}
+
+fn random_key() -> Result<HashKey, Error> {
     HashKey::random().map_err(|error| Error::System { operation: "read a hash key from /dev/urandom", error })
 }

@@ -2,8 +2,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
-use steerage::WallTime;
-use steerage_meter::{Collector, FlowCounts, FlowOutput, FlowRecord, Metered, OutputCounts};
+use steerage_meter::{Collector, FlowCounts, FlowOutput, FlowRecord, Group, Metered, OutputCounts};
 use steerage_text::{Column, counted, grouped, table};
 
 use super::{FlowStage, Flows};
@@ -108,45 +107,70 @@ pub(super) fn page(flows: &Flows) -> String {
     page
 }
 
-struct Joined<'a> {
-    record: &'a FlowRecord,
-    /// The packets and bytes from the source to the destination (`forth`), and back.
-    forth: (u64, u64),
-    back: (u64, u64),
-    times: (WallTime, WallTime),
-}
-
-/// Adds up the records of each flow, and returns the `most` flows with the most bytes.
-fn joined(records: &[FlowRecord], most: usize) -> Vec<Joined<'_>> {
+/// Adds up the records of each flow, and returns the `most` flows with the most bytes. The text of a
+/// flow names the VLANs and the tunnel in which the flow is.
+fn joined(records: &[FlowRecord], most: usize) -> Vec<(Group, String)> {
     let mut places = HashMap::new();
-    let mut flows: Vec<Joined<'_>> = Vec::new();
+    let mut flows: Vec<(Group, String)> = Vec::new();
     for record in records {
-        let (source, destination) = (record.source(), record.destination());
-        let ends = if source <= destination { [source, destination] } else { [destination, source] };
-        let key = (record.kind(), ends, inside(record));
-        let both = [record.forth(), record.back()].map(|traffic| (traffic.packets, traffic.bytes));
+        let (name, inside) = (record.kind().into_owned(), inside(record));
+        let ends = [record.source(), record.destination()];
+        let mut sorted_ends = ends.clone();
+        sorted_ends.sort();
+        let key = (name.clone(), sorted_ends, inside.clone());
+        let [forth, back] = [record.forth(), record.back()].map(|traffic| (traffic.packets, traffic.bytes));
+        let times = (record.first(), record.last());
         let place = *places.entry(key).or_insert(flows.len());
-        let Some(flow) = flows.get_mut(place) else {
-            let times = (record.first(), record.last());
-            flows.push(Joined { record, forth: both[0], back: both[1], times });
+        let Some((flow, _)) = flows.get_mut(place) else {
+            flows.push((Group { name, ends: Some(ends), records: 1, forth, back, times }, inside));
             continue;
         };
-        let is_turned = flow.record.source() != record.source();
-        let [forth, back] = if is_turned { [both[1], both[0]] } else { both };
+        let is_turned = flow.ends.as_ref() != Some(&ends);
+        let [forth, back] = if is_turned { [back, forth] } else { [forth, back] };
         flow.forth = (flow.forth.0 + forth.0, flow.forth.1 + forth.1);
         flow.back = (flow.back.0 + back.0, flow.back.1 + back.1);
-        flow.times = (flow.times.0.min(record.first()), flow.times.1.max(record.last()));
+        flow.times = (flow.times.0.min(times.0), flow.times.1.max(times.1));
     }
     // The sort is stable: flows with the same number of bytes keep the order of their records.
-    flows.sort_by_key(|flow| std::cmp::Reverse(flow.forth.1 + flow.back.1));
+    flows.sort_by_key(|(flow, _)| std::cmp::Reverse(flow.bytes()));
     flows.truncate(most);
     flows
 }
 
 pub(crate) fn flow_table(metered: &Metered, most: usize) -> Vec<String> {
-    let flows = joined(&metered.top, most);
+    let (flows, inside): (Vec<Group>, Vec<String>) = joined(&metered.top, most).into_iter().unzip();
     let Some(first) = flows.first() else { return Vec::new() };
-    lines(&flows, metered.earliest.unwrap_or(first.times.0), terminal::width())
+    let earliest = metered.earliest.unwrap_or(first.times.0);
+    let since_earliest = |flow: &Group| flow.times.0.since(earliest).as_secs_f64();
+    let start = |digits: usize| flows.iter().map(|flow| format!("{:.digits$}", since_earliest(flow))).collect();
+    let length = |digits: usize| flows.iter().map(|flow| format!("{:.digits$}", flow.seconds())).collect();
+    let times = [
+        Column::numbers("start", start(3)).or_short("start", start(1)),
+        Column::numbers("duration", length(3)).or_short("time", length(1)),
+    ];
+    let mut columns = flow_columns(&flows, times);
+    if inside.iter().any(|inside| !inside.is_empty()) {
+        columns.push(Column::words("in", inside));
+    }
+    table(columns, terminal::width())
+}
+
+/// Returns the columns of a table of flows, after the columns with their times. The numbers have no
+/// separators and no units, so that `sort` and `awk` can read them.
+pub(crate) fn flow_columns(flows: &[Group], times: [Column; 2]) -> Vec<Column> {
+    let end = |at: usize| {
+        flows.iter().map(|flow| flow.ends.as_ref().map_or(String::new(), |ends| ends[at].clone())).collect()
+    };
+    let others = [
+        Column::words("proto", flows.iter().map(|flow| flow.name.clone()).collect()),
+        Column::ends("source", end(0)),
+        Column::ends("destination", end(1)),
+        Column::counts("packets", "pkts", flows.iter().map(|flow| flow.forth.0)),
+        Column::counts("bytes", "bytes", flows.iter().map(|flow| flow.forth.1)),
+        Column::counts("replies", "replies", flows.iter().map(|flow| flow.back.0)),
+        Column::counts("reply-bytes", "bytes", flows.iter().map(|flow| flow.back.1)),
+    ];
+    times.into_iter().chain(others).collect()
 }
 
 pub(super) fn exported(flows: &Flows) -> Vec<String> {
@@ -182,32 +206,6 @@ fn head(metered: &Metered, lost: u64, sample: Option<u32>) -> String {
 
 fn not_written(lost: u64) -> String {
     if lost > 0 { format!(", {} not written", grouped(lost)) } else { String::new() }
-}
-
-/// The numbers in the table have no separators and no units, so that `sort` and `awk` can read
-/// them.
-fn lines(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<String> {
-    let of = |cell: &dyn Fn(&Joined<'_>) -> String| flows.iter().map(cell).collect::<Vec<_>>();
-    let start = |flow: &Joined<'_>| flow.times.0.since(earliest).as_secs_f64();
-    let length = |flow: &Joined<'_>| flow.times.1.since(flow.times.0).as_secs_f64();
-    let mut columns = vec![
-        Column::numbers("start", of(&|flow| format!("{:.3}", start(flow))))
-            .or_short("start", of(&|flow| format!("{:.1}", start(flow)))),
-        Column::numbers("duration", of(&|flow| format!("{:.3}", length(flow))))
-            .or_short("time", of(&|flow| format!("{:.1}", length(flow)))),
-        Column::words("proto", of(&|flow| flow.record.kind().into_owned())),
-        Column::ends("source", of(&|flow| flow.record.source())),
-        Column::ends("destination", of(&|flow| flow.record.destination())),
-        Column::counts("packets", "pkts", flows.iter().map(|flow| flow.forth.0)),
-        Column::counts("bytes", "bytes", flows.iter().map(|flow| flow.forth.1)),
-        Column::counts("replies", "replies", flows.iter().map(|flow| flow.back.0)),
-        Column::counts("reply-bytes", "bytes", flows.iter().map(|flow| flow.back.1)),
-    ];
-    let inside: Vec<String> = of(&|flow| inside(flow.record));
-    if inside.iter().any(|inside| !inside.is_empty()) {
-        columns.push(Column::words("in", inside));
-    }
-    table(columns, width)
 }
 
 /// Returns the VLANs and the tunnel of a flow, such as `vlan=10,vxlan=42`.

@@ -52,23 +52,13 @@ pub(super) fn page(report: &Report) -> String {
         let line = format!("{} {} ({share:.1} %): {}", reason.name(), grouped(packets), advice(reason));
         push(&mut page, "dropped", &line);
     }
-    let unparsed: u64 = snapshot.queues.iter().map(|queue| queue.unparsed).sum();
-    if unparsed > 0 {
-        push(&mut page, "unparsed", &format!("{}, steered by their MAC addresses", counted(unparsed, "packet")));
+    let of_queues = |count: fn(&QueueSnapshot) -> u64| snapshot.queues.iter().map(count).sum();
+    push_packets(&mut page, "unparsed", of_queues(|queue| queue.unparsed), ", steered by their MAC addresses");
+    if let Some(capture) = &report.document.capture {
+        push_packets(&mut page, "filtered", capture.filtered, " that did not match -f");
+        push_packets(&mut page, "bad times", capture.bad_times, " with a time stamp out of range");
     }
-    let filtered = report.document.capture.as_ref().map_or(0, |capture| capture.filtered);
-    if filtered > 0 {
-        push(&mut page, "filtered", &format!("{} that did not match -f", counted(filtered, "packet")));
-    }
-    let bad_times = report.document.capture.as_ref().map_or(0, |capture| capture.bad_times);
-    if bad_times > 0 {
-        push(&mut page, "bad times", &format!("{} with a time stamp out of range", counted(bad_times, "packet")));
-    }
-    let copied: u64 = snapshot.queues.iter().map(|queue| queue.copied).sum();
-    let passed: u64 = snapshot.queues.iter().map(|queue| queue.passed).sum();
-    if passed > 0 {
-        push(&mut page, "passed", &format!("{}, left to the kernel", counted(passed, "packet")));
-    }
+    push_packets(&mut page, "passed", of_queues(|queue| queue.passed), ", left to the kernel");
     let mut events: Vec<(&str, u64)> = Vec::new();
     for (name, count) in snapshot.queues.iter().flat_map(|queue| &queue.device_counts).filter(|(_, count)| *count > 0) {
         match events.iter_mut().find(|(known, _)| known == name) {
@@ -80,13 +70,8 @@ pub(super) fn page(report: &Report) -> String {
         let events: Vec<String> = events.iter().map(|(name, count)| format!("{name} {}", grouped(*count))).collect();
         push(&mut page, "device", &events.join(", "));
     }
-    if copied > 0 {
-        push(
-            &mut page,
-            "copied",
-            &format!("{}, because they were held too long in the ring of the device", counted(copied, "packet")),
-        );
-    }
+    let why_copied = ", because they were held too long in the ring of the device";
+    push_packets(&mut page, "copied", of_queues(|queue| queue.copied), why_copied);
     match snapshot.reordered() {
         Some(reordered) => push(&mut page, "order", &format!("checked, {} out of order", grouped(reordered))),
         None if report.verbose => push(&mut page, "order", "not checked (--check-order)"),
@@ -146,6 +131,13 @@ fn by_purpose(memory: &MemoryUse) -> Vec<String> {
 fn push_all(page: &mut String, label: &str, lines: impl IntoIterator<Item = String>) {
     for (at, line) in lines.into_iter().enumerate() {
         push(page, if at == 0 { label } else { "" }, &line);
+    }
+}
+
+/// Adds a line about packets, unless there are none.
+fn push_packets(page: &mut String, label: &str, packets: u64, what: &str) {
+    if packets > 0 {
+        push(page, label, &format!("{}{what}", counted(packets, "packet")));
     }
 }
 
@@ -220,7 +212,7 @@ fn cpus(report: &Report) -> Vec<String> {
 }
 
 /// A CPU is stuck if its handler has not returned for so long that the CPU may be declared dead.
-fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
+pub(crate) fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     let stuck = cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.in_handler.filter(|since| *since >= DEAD_AFTER)?)));
     let line = |(cpu, since): (CpuId, Duration)| format!("CPU {cpu} has not returned for {:.0} s", since.as_secs_f64());
     stuck.map(line).collect()
@@ -250,11 +242,7 @@ fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
         let mode = if queue.mode.is_empty() { String::new() } else { format!(" ({})", queue.mode) };
         format!("rx-{}{mode} on CPU {}{received}, {spread}", queue.queue, queue.cpu)
     };
-    let mut lines: Vec<String> = queues.iter().take(QUEUES_SHOWN).map(line).collect();
-    if queues.len() > QUEUES_SHOWN {
-        lines.push(format!("and {} more: --json has them all", queues.len() - QUEUES_SHOWN));
-    }
-    lines
+    first_lines(queues, QUEUES_SHOWN, line)
 }
 
 fn outputs(outputs: &[OutputSnapshot]) -> Vec<String> {
@@ -274,9 +262,14 @@ fn outputs(outputs: &[OutputSnapshot]) -> Vec<String> {
         }
         line
     };
-    let mut lines: Vec<String> = outputs.iter().take(OUTPUTS_SHOWN).map(line).collect();
-    if outputs.len() > OUTPUTS_SHOWN {
-        lines.push(format!("and {} more: --json has them all", outputs.len() - OUTPUTS_SHOWN));
+    first_lines(outputs, OUTPUTS_SHOWN, line)
+}
+
+/// Returns a line for each of the first `most` entries, and a line with the number of the others.
+fn first_lines<T>(all: &[T], most: usize, line: impl Fn(&T) -> String) -> Vec<String> {
+    let mut lines: Vec<String> = all.iter().take(most).map(line).collect();
+    if all.len() > most {
+        lines.push(format!("and {} more: --json has them all", all.len() - most));
     }
     lines
 }

@@ -6,20 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use steerage::Handle;
-use steerage_capture::tap::Tap;
 use steerage_device::synthetic::SyntheticOptions;
 
 use super::sources::ReportSources;
 use crate::args::RunArgs;
-use crate::control_tree::ControlTree;
 use crate::instance::RunServices;
-use crate::instance::undoing::Undoing;
-use crate::metrics::Metrics;
 use crate::report::{EndedBy, Printer};
-use crate::service::ServiceManager;
-use crate::signals::HeldSignals;
 use crate::terminal::Keys;
-use crate::web::Web;
 
 /// The time limit for synthetic traffic for which the user has set no limit. This time is long
 /// enough for a steady rate, and short enough that users need not interrupt their first run.
@@ -36,14 +29,7 @@ pub(crate) struct RunOptions {
     pub(crate) note: Option<&'static str>,
     pub(crate) live_table: bool,
     pub(crate) sources: ReportSources,
-    pub(crate) control: ControlTree,
-    pub(crate) tap: Arc<Tap>,
-    pub(crate) signals: HeldSignals,
-    pub(crate) service: ServiceManager,
-    pub(crate) metrics: Metrics,
-    pub(crate) web: Web,
-    /// Dropping this field undoes the run's changes to the machine.
-    pub(crate) _undoing: Option<Undoing>,
+    pub(crate) services: RunServices,
     pub(crate) keys: Option<Keys>,
     pub(crate) stopper: Stopper,
     pub(crate) on_stop: Option<StopHook>,
@@ -80,19 +66,22 @@ impl RunOptions {
             interval: args.report.interval,
             note: (endless && !args.report.quiet).then_some(ENDLESS_NOTE),
             live_table: !args.report.quiet && !verbose,
-            sources: ReportSources {
-                capture: services.capture,
-                sandbox: services.sandbox,
-                verbose,
-                ..ReportSources::default()
-            },
-            control: services.control,
-            tap: services.tap,
-            signals: services.signals,
-            service: services.service,
-            metrics: services.metrics,
-            web: services.web,
-            _undoing: services.undoing,
+            ..Self::of(services, verbose)
+        }
+    }
+
+    /// Returns the options of a run without limits.
+    pub(crate) fn of(services: RunServices, verbose: bool) -> Self {
+        let (capture, sandbox) = (services.capture.clone(), services.sandbox);
+        Self {
+            seconds: None,
+            packets: None,
+            printer: Printer::to_stdout(false),
+            interval: None,
+            note: None,
+            live_table: !verbose,
+            sources: ReportSources { capture, sandbox, verbose, ..ReportSources::default() },
+            services,
             keys: None,
             stopper: Stopper::default(),
             on_stop: None,

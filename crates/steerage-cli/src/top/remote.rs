@@ -101,8 +101,8 @@ impl Remote {
     }
 
     /// Moves the connection to a separate thread, so that a slow reply does not delay the handling
-    /// of keys.
-    pub(super) fn on_a_thread(mut self) -> io::Result<RemoteThread> {
+    /// of keys. The thread ends when the sender of queries is dropped.
+    pub(super) fn on_a_thread(mut self) -> io::Result<(Sender<Query>, Receiver<Reply>)> {
         let (queries, to_send) = mpsc::channel();
         let (to_return, replies) = mpsc::channel();
         thread::Builder::new().name("top".to_owned()).spawn(move || {
@@ -119,7 +119,7 @@ impl Remote {
                 }
             }
         })?;
-        Ok(RemoteThread { queries, replies })
+        Ok((queries, replies))
     }
 }
 
@@ -134,23 +134,6 @@ pub(super) enum Reply {
     Seen { seen: Box<Seen>, queue: usize, buckets: Vec<Bucket> },
     Gone(String),
     Set(Result<String, String>),
-}
-
-#[derive(Debug)]
-pub(super) struct RemoteThread {
-    queries: Sender<Query>,
-    replies: Receiver<Reply>,
-}
-
-impl RemoteThread {
-    pub(super) fn send(&self, query: Query) {
-        // `send` cannot fail: the thread ends only when the `RemoteThread` is dropped.
-        let _ = self.queries.send(query);
-    }
-
-    pub(super) fn reply(&self) -> Option<Reply> {
-        self.replies.try_recv().ok()
-    }
 }
 
 /// Removes control characters from a report, because the instance may be another user's process.

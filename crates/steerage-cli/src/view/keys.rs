@@ -15,6 +15,8 @@ pub(crate) enum SortBy {
 }
 
 impl SortBy {
+    pub(crate) const ALL: [Self; 5] = [Self::Cpu, Self::Rate, Self::Busy, Self::Backlog, Self::Drops];
+
     pub(crate) fn column(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",
@@ -26,13 +28,7 @@ impl SortBy {
     }
 
     fn next(self) -> Self {
-        match self {
-            Self::Cpu => Self::Rate,
-            Self::Rate => Self::Busy,
-            Self::Busy => Self::Backlog,
-            Self::Backlog => Self::Drops,
-            Self::Drops => Self::Cpu,
-        }
+        Self::ALL[(self as usize + 1) % Self::ALL.len()]
     }
 }
 

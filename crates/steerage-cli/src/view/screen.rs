@@ -6,7 +6,6 @@ use ratatui_core::style::{Color, Modifier, Style};
 use ratatui_core::terminal::Frame;
 use ratatui_core::text::{Line, Span, Text};
 use steerage::Snapshot;
-use steerage::limits::DEAD_AFTER;
 use steerage::stats::{CounterSnapshot, OutputSnapshot};
 use steerage_text::{Column, bits_a_second, counted, grouped, packets_a_second, percent, printable, table, time};
 
@@ -15,8 +14,8 @@ use super::keys::{FlowsBy, Mode, SortBy, Ui};
 use super::model::{CpuRates, FlowRates, Model};
 use super::names::{self, shortened};
 use super::strip;
-use crate::report::FlowTotals;
 use crate::report::steering::regimes;
+use crate::report::{FlowTotals, stuck};
 
 /// The number of rows that each section keeps on a screen with too few rows.
 const CPUS_MIN: usize = 4;
@@ -207,11 +206,8 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
         ]),
         Line::raw(format!("in flight {in_flight}{order}  moved {moved}  pages free {free} of {pages}")),
     ];
-    let stuck = now.cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.in_handler.filter(|time| *time >= DEAD_AFTER)?)));
-    lines.extend(stuck.map(|(cpu, time)| {
-        let line = format!("! CPU {cpu} has not returned for {:.0} s", time.as_secs_f64());
-        Line::styled(line, colours.bad(true))
-    }));
+    let stuck = stuck(&now.cpus).into_iter().map(|line| format!("! {line}"));
+    lines.extend(stuck.map(|line| Line::styled(line, colours.bad(true))));
     lines.extend(
         apart(now).map(|apart| Line::raw(format!("a cache line takes {} ns from CPU to CPU", apart.as_nanos()))),
     );
@@ -257,8 +253,7 @@ fn cpu_head(ui: &Ui, bar_width: usize) -> String {
     let column = |column: &str| {
         if column == ui.sort.column() { format!("[{column}]") } else { column.to_owned() }
     };
-    let [cpu, rate, busy, backlog, drops] =
-        [SortBy::Cpu, SortBy::Rate, SortBy::Busy, SortBy::Backlog, SortBy::Drops].map(|by| column(by.column()));
+    let [cpu, rate, busy, backlog, drops] = SortBy::ALL.map(|by| column(by.column()));
     let busy_width = bar(0.0, bar_width).len();
     format!(
         "{cpu:>5} {rate:>10} {:>6}  {busy:<busy_width$} {:>6} {backlog:>9} {:>8} {drops:>9}",

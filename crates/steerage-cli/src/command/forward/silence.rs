@@ -67,7 +67,7 @@ fn has_ipv6(interface: &str) -> bool {
 
 fn no_rules(interfaces: &[String], error: &io::Error) -> Error {
     let names = interfaces.join(", ");
-    Error::Forward(format!(
+    Error::Refused(format!(
         "cannot keep the kernel from answering the IPv6 packets of {names}: {error}: see `ip -6 rule`, or switch IPv6 \
          off: sysctl -w net/ipv6/conf/{}/disable_ipv6=1",
         interfaces[0]
@@ -75,7 +75,7 @@ fn no_rules(interfaces: &[String], error: &io::Error) -> Error {
 }
 
 fn refused(missing: &[Rule], reason: &str) -> Error {
-    Error::Forward(format!(
+    Error::Refused(format!(
         "the kernel answers IPv6 packets for which it has no route, and the rule against it was refused ({reason}): \
          as root, {}",
         commands("add", missing)

@@ -8,6 +8,7 @@ use steerage_text::{Column, bit_rate, bits_a_second, counted, grouped, percent, 
 
 use crate::args::MeterArgs;
 use crate::error::{EndingError, Error};
+use crate::report::flows::flow_columns;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::{stdout, terminal};
 
@@ -34,7 +35,7 @@ pub(super) fn read_again(args: &MeterArgs, files: &[(&str, FlowFormat)]) -> Resu
         true => json(&names, summary, args.flows.top) + "\n",
         false => page(&names, summary, args.flows.top),
     };
-    stdout::print(text.as_bytes())
+    stdout::print(text)
 }
 
 fn page(files: &[&str], summary: Summary, top: usize) -> String {
@@ -70,20 +71,12 @@ pub(super) fn table(summary: Summary, top: usize) -> Vec<String> {
 }
 
 fn of_flows(flows: &[Group], all: &Group) -> Vec<Column> {
-    let end =
-        |at: usize| flows.iter().map(move |flow| flow.ends.as_ref().map_or(String::new(), |ends| ends[at].clone()));
     let start = |flow: &Group| format!("{:.3}", flow.times.0.since(all.times.0).as_secs_f64());
-    vec![
+    let times = [
         Column::numbers("start", flows.iter().map(start).collect()),
         Column::numbers("duration", flows.iter().map(|flow| format!("{:.3}", flow.seconds())).collect()),
-        Column::words("proto", flows.iter().map(|flow| flow.name.clone()).collect()),
-        Column::ends("source", end(0).collect()),
-        Column::ends("destination", end(1).collect()),
-        Column::counts("packets", "pkts", flows.iter().map(|flow| flow.forth.0)),
-        Column::counts("bytes", "bytes", flows.iter().map(|flow| flow.forth.1)),
-        Column::counts("replies", "replies", flows.iter().map(|flow| flow.back.0)),
-        Column::counts("reply-bytes", "bytes", flows.iter().map(|flow| flow.back.1)),
-    ]
+    ];
+    flow_columns(flows, times)
 }
 
 fn of_groups(groups: &[Group], all: &Group, by: By) -> Vec<Column> {

@@ -37,25 +37,21 @@ pub(super) fn measured(
     unfinished: Option<Undo>,
 ) -> Result<Undo, Error> {
     if let Some(unfinished) = unfinished {
-        let restored = unfinished.restore(machine)?;
-        let text = format!("the last --apply did not end, and is taken back: {}", list(&restored));
-        stdout::print(text.as_bytes())?;
+        let restored = list(&unfinished.restore(machine)?);
+        stdout::print(format!("the last --apply did not end, and is taken back: {restored}"))?;
     }
     let before = Sample::read(machine.root(), interface);
     let Some(flows) = listen::flows(args, interface, Some(stop)) else { return Err(interrupted()) };
     let found = Search::new(args, machine, interface, flows, &before);
     let notes: BTreeSet<&String> = found.plans().into_iter().flat_map(|plan| &plan.notes).collect();
-    stdout::print(format!("{}{}", found.facts, text::notes(notes)).as_bytes())?;
+    stdout::print(format!("{}{}", found.facts, text::notes(notes)))?;
     refuse_to_disconnect(args, machine, interface, &found.plans())?;
     let mut undo = Undo::begin(directory, machine, interface, &found.plans())?;
     confine(args, machine, directory, std::slice::from_ref(&undo))?;
-    let outcome = measure(args, machine, stop, found, &mut undo);
-    match outcome {
+    match measure(args, machine, stop, found, &mut undo) {
         Ok(true) => Ok(undo),
         Ok(false) => {
-            let restored = undo.restore(machine)?;
-            let text = list(&restored);
-            stdout::print(text.as_bytes())?;
+            stdout::print(list(&undo.restore(machine)?))?;
             Err(interrupted())
         }
         Err(error) => {
@@ -77,19 +73,19 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
     let candidates: Vec<Candidate> = found.candidates.iter().map(|(candidate, _)| candidate.clone()).collect();
     let mut wait = |time| stop.wait(time);
     let mut site = Live::new(machine, &found.stages, &interface, &mut wait);
-    let mut report = |one: &Comparison| drop(stdout::print(format!("{one}\n").as_bytes()));
+    let mut report = |one: &Comparison| drop(stdout::print(format!("{one}\n")));
     let result = search(&mut site, &found.facts, candidates, &options, &mut report)?;
     if result.interrupted {
         return Ok(false);
     }
     if result.has_too_few_packets() && result.kept().next().is_none() {
-        return Err(Error::TuneRefused(format!(
+        return Err(Error::Refused(format!(
             "{interface} has too little traffic to compare settings: run --apply while its packets take a few percent of a CPU; \
              nothing was changed"
         )));
     }
     if !result.left_out.is_empty() {
-        stdout::print(format!("not measured: {}\n", result.left_out.join("; ")).as_bytes())?;
+        stdout::print(format!("not measured: {}\n", result.left_out.join("; ")))?;
     }
     let mut kept = Setting::default();
     for plan in result.kept() {
@@ -105,13 +101,13 @@ fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, u
             format!("Kept: steerage tune --undo {interface} restores what was before.\n{kept}")
         }
     };
-    stdout::print(text.as_bytes())?;
+    stdout::print(text)?;
     write_link_file(args, machine, undo)?;
     Ok(true)
 }
 
 fn interrupted() -> Error {
-    Error::TuneRefused("--apply was interrupted before it had measured: everything is as it was".to_owned())
+    Error::Refused("--apply was interrupted before it had measured: everything is as it was".to_owned())
 }
 
 /// Sets the values that differ from a setting that was kept earlier, without measuring.
@@ -131,7 +127,7 @@ fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Und
     };
     differences.iter().filter(|_| !is_new).for_each(|difference| text += &format!("set again: {difference}\n"));
     text += &format!("to measure anew: steerage tune --undo {interface}, and then --apply\n");
-    stdout::print(text.as_bytes())?;
+    stdout::print(text)?;
     write_link_file(args, machine, &mut undo)
 }
 
@@ -147,7 +143,7 @@ fn write_link_file(args: &TuneArgs, machine: &mut Machine, undo: &mut Undo) -> R
 pub(super) fn write_link(machine: &mut Machine, undo: &mut Undo, file: &LinkFile) -> Result<(), Error> {
     let notes = text::notes(&file.notes);
     if file.setting.0.is_empty() {
-        return stdout::print(format!("wrote no .link file: it could set none of these values\n{notes}").as_bytes());
+        return stdout::print(format!("wrote no .link file: it could set none of these values\n{notes}"));
     }
     undo.write_link_file(machine, file)?;
     undo.release_interrupts(machine.root())?;
@@ -158,7 +154,7 @@ pub(super) fn write_link(machine: &mut Machine, undo: &mut Undo, file: &LinkFile
         commands_of(&file.setting),
         link_file::apply_now(interface)
     );
-    stdout::print(text.as_bytes())
+    stdout::print(text)
 }
 
 /// Asks irqbalance not to move the interrupts whose CPUs `tune` will change.
@@ -171,5 +167,5 @@ fn leave_to_us(machine: &Machine, found: &Search, undo: &mut Undo) -> Result<(),
         Ok(()) => "irqbalance leaves these interrupts alone until it restarts\n".to_owned(),
         Err(error) => format!("note: irqbalance may move the interrupts again: {error}\n"),
     };
-    stdout::print(text.as_bytes())
+    stdout::print(text)
 }

@@ -35,7 +35,7 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
     }
     for what in missing {
         let text = format!("nothing to undo: {} has no undo file for {what}\n", directory.display());
-        stdout::print(text.as_bytes())?;
+        stdout::print(text)?;
     }
     if found.is_empty() {
         return Ok(());
@@ -47,7 +47,7 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
     for undo in found.into_iter().rev() {
         let name = undo.interface().to_owned();
         let restored = undo.restore(machine).map_err(Error::from);
-        let said = restored.and_then(|restored| stdout::print(format!("{name}: {}", list(&restored)).as_bytes()));
+        let said = restored.and_then(|restored| stdout::print(format!("{name}: {}", list(&restored))));
         outcome = outcome.and(said);
     }
     outcome
@@ -68,7 +68,7 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
     let mut differences: Vec<String> = kept.differences(machine).iter().map(Difference::to_string).collect();
     differences.extend(undo.link_file_differs());
     let lines: String = differences.iter().map(|difference| format!("{difference}\n")).collect();
-    stdout::print(lines.as_bytes())?;
+    stdout::print(lines)?;
     match differences.len() as u64 {
         0 => Ok(()),
         count => {
@@ -100,19 +100,16 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
         // If the undo file has no kept setting, the candidates are measured first.
         unfinished => apply::measured(args, machine, directory, interface, &stop, unfinished)?,
     };
-    let mut log = |change: &SetAgain| drop(stdout::print(format!("{change}\n").as_bytes()));
+    let mut log = |change: &SetAgain| drop(stdout::print(format!("{change}\n")));
     undo.renew(machine)?;
     watch.set_again(machine, &mut undo, &mut log)?;
     manager.ready();
-    stdout::print(format!("watching {interface}\n").as_bytes())?;
+    stdout::print(format!("watching {interface}\n"))?;
     loop {
         match watch.wait(stop.as_fd())? {
             Watched::Changed => watch.set_again(machine, &mut undo, &mut log)?,
             Watched::Stopped if args.keep => return Ok(()),
-            Watched::Stopped => {
-                let restored = undo.restore(machine)?;
-                return stdout::print(list(&restored).as_bytes());
-            }
+            Watched::Stopped => return stdout::print(list(&undo.restore(machine)?)),
         }
     }
 }

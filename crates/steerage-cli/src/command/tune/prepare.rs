@@ -41,7 +41,7 @@ pub(super) fn run(
         sandbox::enter(needs(args), &args.sandbox)?;
         let link_file = link_file_shown(args, machine, interface, &plan.new_setting());
         let end = format!("{link_file}Nothing was changed: --apply runs these commands.\n");
-        return stdout::print(shown(&plan, &end).as_bytes());
+        return stdout::print(shown(&plan, &end));
     }
     if let Some(undo) = undo {
         // systemd sets the values in the .link file, so they are not set here.
@@ -49,7 +49,7 @@ pub(super) fn run(
         plan.changes.retain(|change| !is_linked(change));
         let is_done = undo.kept().is_some() && undo.link_file_differs().is_none();
         if is_done && plan.changes.is_empty() {
-            return stdout::print(shown(&plan, "Nothing was changed.\n").as_bytes());
+            return stdout::print(shown(&plan, "Nothing was changed.\n"));
         }
         // The old values in the undo file of an earlier run are restored first.
         undo.restore(machine)?;
@@ -63,7 +63,7 @@ pub(super) fn run(
     refuse_to_disconnect(args, machine, interface, &[&plan])?;
     let all_linked = file.is_some() && plan.changes.is_empty();
     let text = if all_linked { text::notes(&plan.notes) } else { shown(&plan, "") };
-    stdout::print(text.as_bytes())?;
+    stdout::print(text)?;
     let mut undo = Undo::begin(directory, machine, interface, &[&plan])?;
     confine(args, machine, directory, std::slice::from_ref(&undo))?;
     let applied = plan.new_setting().apply(machine);
@@ -73,7 +73,7 @@ pub(super) fn run(
         return Err(error);
     }
     drop(stop);
-    stdout::print(format!("Done: steerage tune --undo {interface} restores what was before.\n").as_bytes())?;
+    stdout::print(format!("Done: steerage tune --undo {interface} restores what was before.\n"))?;
     file.map_or(Ok(()), |file| write_link(machine, &mut undo, &file))
 }
 

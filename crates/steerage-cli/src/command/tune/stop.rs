@@ -6,10 +6,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signalfd::SignalFd;
 use nix::sys::time::TimeSpec;
 
 use crate::error::Error;
+use crate::signals::hold;
 
 /// The signals INT, TERM and HUP. They no longer end the process, so that the process can restore
 /// the old setting.
@@ -19,8 +20,7 @@ pub(super) struct Stop(SignalFd);
 impl Stop {
     pub(super) fn hold() -> Result<Self, Error> {
         let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
-        let held = signals.thread_block().and_then(|()| SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC));
-        held.map(Self).map_err(|error| Error::System { operation: "catch signals", error: error.into() })
+        hold(&signals).map(Self)
     }
 
     /// Waits for `time`. Returns false as soon as a signal arrives.

@@ -39,7 +39,7 @@ pub(crate) use dump::DumpArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
 pub(crate) use forward::{ForwardArgs, SilenceKernelArgs};
-pub(crate) use live::{DirectionArg, LiveArgs, UndoArgs};
+pub(crate) use live::{LiveArgs, UndoArgs};
 pub(crate) use memory::MemoryArgs;
 pub(crate) use meter::{MeterArgs, TOP_MAX};
 pub(crate) use metrics::{MetricsArgs, WebArgs};
@@ -51,7 +51,7 @@ pub(crate) use steering::{HashArgs, SteeringArgs};
 pub(crate) use steering_command::SteeringCommand;
 pub(crate) use tools::{CheckArgs, CompleteArgs, CompletionsArgs, HelpArgs, ManArgs, RunFileArgs};
 pub(crate) use top::TopArgs;
-pub(crate) use tune::{PurposeArg, TuneArgs, WriteArg};
+pub(crate) use tune::{TuneArgs, WriteArg};
 
 /// Spread the packets of a capture or of a busy receive queue over many CPUs,
 /// flow by flow and in order.

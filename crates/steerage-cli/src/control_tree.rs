@@ -60,7 +60,8 @@ impl ControlTree {
         let is_virtual = args.cpus.virtual_cpus.is_some();
         let nr_cpu_ids = args.cpus.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
         // Masks may contain isolated CPUs only if the user has chosen CPUs with --cpus.
-        let isolated = if is_virtual || args.cpus.cpus.is_some() { CpuMask::new() } else { host_cpus::isolated_cpus() };
+        let has_all = is_virtual || args.cpus.cpus.is_some();
+        let isolated = if has_all { CpuMask::new() } else { host_cpus::topology().isolated().clone() };
         let prepared = Prepared { socket, mounted, nr_cpu_ids, isolated, is_virtual, queues_off };
         Ok(Self(RefCell::new(Some(prepared))))
     }

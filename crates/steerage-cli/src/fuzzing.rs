@@ -13,7 +13,7 @@ use crate::{run_file, usage};
 pub fn run_file(text: &str) -> Result<Vec<String>, String> {
     match run_file::parse(Path::new("run.toml"), text, &[]) {
         Ok(loaded) => Ok(loaded.arguments),
-        Err(Error::Usage(error)) => Err(printable(&usage::message(&error)).to_string()),
-        Err(error) => Err(printable(&error.to_string()).to_string()),
+        Err(Error::Usage(error)) => Err(printable(&usage::message(&error))),
+        Err(error) => Err(printable(&error.to_string())),
     }
 }

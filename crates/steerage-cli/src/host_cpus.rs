@@ -43,8 +43,3 @@ pub(crate) fn require_online(cpus: &CpuMask) -> Result<(), Error> {
 pub(crate) fn online_cpus() -> CpuMask {
     topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect())
 }
-
-/// Returns the CPUs of `isolcpus` and `nohz_full`.
-pub(crate) fn isolated_cpus() -> CpuMask {
-    topology().isolated().clone()
-}

@@ -1,11 +1,11 @@
 //! Checks an interface: its queues, and offloads that change packets before programs see them.
 
 use serde::Serialize;
-use steerage_netlink::ethtool::{Channels, Features};
 use steerage_netlink::netdev::XdpSupport;
 use steerage_text::shell_word;
 use steerage_tune::Root;
-use steerage_tune::purpose::{ARPHRD_LOOPBACK, Need, Nic, Purpose};
+use steerage_tune::facts::Card;
+use steerage_tune::purpose::{Need, Nic, Purpose};
 
 use crate::Finding;
 
@@ -74,14 +74,7 @@ impl Interface {
         is_name && root.exists(&format!("/sys/class/net/{name}/ifindex"))
     }
 
-    pub(crate) fn read(
-        root: &Root,
-        name: &str,
-        features: Option<Features>,
-        channels: Option<Channels>,
-        cpus: usize,
-        xdp: Option<XdpSupport>,
-    ) -> Self {
+    pub(crate) fn read(root: &Root, name: &str, card: Card, cpus: usize, xdp: Option<XdpSupport>) -> Self {
         let at = |file: &str| format!("/sys/class/net/{name}/{file}");
         let flags = root.read(&at("flags")).ok();
         let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
@@ -89,25 +82,16 @@ impl Interface {
             let rps_cpus = root.read(&at(&format!("queues/{name}/rps_cpus"))).ok();
             Some(RxQueue { queue: name.strip_prefix("rx-")?.parse().ok()?, rps_cpus })
         };
-        let (driver, mtu) = (root.link(&at("device/driver")), root.number::<i64>(&at("mtu")));
-        let nic = Nic {
-            name: name.to_owned(),
-            driver: driver.clone(),
-            mtu: mtu.and_then(|mtu| u32::try_from(mtu).ok()),
-            features: features.clone(),
-            channels,
-            cpus: cpus as u32,
-            is_loopback: root.number(&at("type")) == Some(ARPHRD_LOOPBACK),
-        };
+        let nic = Nic::read(root, name, card, cpus);
         Self {
             name: name.to_owned(),
-            driver,
-            mtu,
+            driver: nic.driver.clone(),
+            mtu: root.number(&at("mtu")),
             state: root.read(&at("operstate")).ok(),
             up: flags.is_some_and(|flags| flags & UP != 0),
             speed: root.number::<i64>(&at("speed")).filter(|speed| *speed > 0),
             rx_queues: root.queues(name, "rx-").into_iter().filter_map(queue).collect(),
-            features: features.map(|features| features.on),
+            features: nic.features.as_ref().map(|features| features.on.clone()),
             nic,
             xdp_hash: xdp.and_then(|xdp| xdp.hash),
             xdp_time: xdp.and_then(|xdp| xdp.time),
@@ -138,30 +122,30 @@ impl Interface {
             findings.extend(self.nic.needs(Purpose::AfXdp).iter().map(finding));
         }
         findings.extend(self.xdp.as_ref().map(|xdp| Finding::info("fastest", xdp.fastest_way())));
-        findings.extend(self.xdp_hash.map(|is_reported| {
-            let hash = if is_reported {
-                "the card's, which its driver reports, if that is safe; else ours"
-            } else {
-                "ours: the driver does not report the card's"
-            };
-            Finding::info("AF_XDP hash", hash)
-        }));
-        findings.extend(self.xdp_time.map(|is_reported| {
-            let time = if is_reported {
-                "the card's clock, for frames that the card stamps; else the system's"
-            } else {
-                "the system's clock: the driver does not report the card's"
-            };
-            Finding::info("AF_XDP time", time)
-        }));
-        findings.extend(self.xdp_vlan_tag.map(|is_reported| {
-            let tag = if is_reported {
-                "tags that the card removes are put back"
-            } else {
-                "tags that the card removes are lost: the driver does not report them (ethtool -K NAME rxvlan off)"
-            };
-            Finding::info("AF_XDP VLAN tags", tag)
-        }));
+        // For each value: what it is for programs if the driver reports it, and if it does not.
+        let reported = [
+            (
+                "AF_XDP hash",
+                self.xdp_hash,
+                "the card's, which its driver reports, if that is safe; else ours",
+                "ours: the driver does not report the card's",
+            ),
+            (
+                "AF_XDP time",
+                self.xdp_time,
+                "the card's clock, for frames that the card stamps; else the system's",
+                "the system's clock: the driver does not report the card's",
+            ),
+            (
+                "AF_XDP VLAN tags",
+                self.xdp_vlan_tag,
+                "tags that the card removes are put back",
+                "tags that the card removes are lost: the driver does not report them (ethtool -K NAME rxvlan off)",
+            ),
+        ];
+        for (about, is_reported, yes, no) in reported {
+            findings.extend(is_reported.map(|is_reported| Finding::info(about, if is_reported { yes } else { no })));
+        }
         if !self.stamps.is_empty() {
             let (name, frames) = (&self.name, self.stamps.join(", "));
             let time = format!("the system's clock; the card can stamp {frames} (af_packet:{name},time=card)");
@@ -233,6 +217,7 @@ fn finding(need: &Need) -> Finding {
 #[cfg(test)]
 mod tests {
     use steerage_fixtures::scratch::Scratch;
+    use steerage_netlink::ethtool::{Channels, Features};
 
     use super::*;
     use crate::State;
@@ -258,7 +243,13 @@ mod tests {
         let features = Features { on, changeable: vec!["rx-gro".to_owned()] };
         let xdp =
             XdpSupport { driver: true, zero_copy: false, hash: Some(true), time: Some(false), vlan_tag: Some(true) };
-        let interface = Interface::read(&Root::below(&*fake), "eth0", Some(features), None, 2, Some(xdp));
+        let interface = Interface::read(
+            &Root::below(&*fake),
+            "eth0",
+            Card { features: Some(features), channels: None },
+            2,
+            Some(xdp),
+        );
         assert_eq!(
             found(&interface),
             "Info interface: eth0: driver virtio_net, MTU 1500\n\
@@ -294,7 +285,13 @@ mod tests {
         let features = Features { changeable: on.clone(), on };
         let channels = Channels { combined: 8, combined_max: 8, ..Channels::default() };
         let xdp = XdpSupport { driver: true, zero_copy: false, ..XdpSupport::default() };
-        let interface = Interface::read(&Root::below(&*fake), "eth0", Some(features), Some(channels), 8, Some(xdp));
+        let interface = Interface::read(
+            &Root::below(&*fake),
+            "eth0",
+            Card { features: Some(features), channels: Some(channels) },
+            8,
+            Some(xdp),
+        );
         let fixes: Vec<(State, &str, String)> = interface
             .findings()
             .into_iter()
@@ -315,7 +312,7 @@ mod tests {
         let mut files: Vec<(&str, &str)> = queues.iter().map(|path| (path.as_str(), "00000000,00000000")).collect();
         files.extend([("sys/class/net/p1/ifindex", "7"), ("sys/class/net/p1/flags", "0x1002")]);
         let fake = Scratch::with_files(&files);
-        let mut interface = Interface::read(&Root::below(&*fake), "p1", None, None, 2, None);
+        let mut interface = Interface::read(&Root::below(&*fake), "p1", Card::default(), 2, None);
         interface.stamps = ["all", "ptpv2-event"].map(str::to_owned).into();
         assert_eq!(
             found(&interface),

@@ -19,7 +19,7 @@ use serde::Serialize;
 use steerage::{CpuMask, topology::Topology};
 use steerage_guard::sandbox::InForce;
 use steerage_netlink::{ethtool::Ethtool, netdev};
-use steerage_tune::{Distances, Root};
+use steerage_tune::{Distances, Root, facts::Card};
 
 use cpus::Cpus;
 pub use finding::{Finding, State};
@@ -84,13 +84,11 @@ impl Diagnosis {
             Some(name) => {
                 // If the kernel lacks a netlink family, the checks that need this family report
                 // nothing.
-                let mut ethtool = Ethtool::open().ok();
-                let features = ethtool.as_mut().and_then(|ethtool| ethtool.features(name).ok());
-                let channels = ethtool.as_mut().and_then(|ethtool| ethtool.channels(name).ok());
                 let cpus = Topology::read().online().len();
                 let xdp = if_nametoindex(name).ok().and_then(|index| netdev::xdp_support(index).ok());
-                let mut interface = Interface::read(&root, name, features, channels, cpus, xdp);
-                interface.stamps = ethtool.and_then(|mut it| it.stamped_frames(name).ok()).unwrap_or_default();
+                let mut interface = Interface::read(&root, name, Card::read(name), cpus, xdp);
+                let stamps = Ethtool::open().and_then(|mut ethtool| ethtool.stamped_frames(name));
+                interface.stamps = stamps.unwrap_or_default();
                 Some(interface)
             }
             None => None,

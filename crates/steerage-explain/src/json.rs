@@ -118,30 +118,24 @@ impl Explanation {
     /// # Errors
     /// Returns an error if a value cannot be written as JSON.
     pub fn json(&self, schema: u32) -> io::Result<String> {
-        line(self, schema)
+        let (snapshot, flow, traffic) = match &self.what {
+            Subject::Flow(flow) => (None, Some(FlowPlacement::of(&flow.flow, Some(&flow.key), flow.hash)), None),
+            Subject::Traffic(traffic) => (Some(&traffic.snapshot), None, Some(TrafficJson::of(traffic, self))),
+        };
+        let line = ExplanationJson {
+            schema,
+            r#type: "explanation",
+            version: env!("CARGO_PKG_VERSION"),
+            r#for: self.command.name,
+            both_directions: self.command.keeps_both_directions(),
+            hash: &self.hash,
+            random_hash_key: self.random_key,
+            snapshot,
+            flow,
+            traffic,
+        };
+        Ok(serde_json::to_string(&line)? + "\n")
     }
-}
-
-fn line(explanation: &Explanation, schema: u32) -> io::Result<String> {
-    let (snapshot, flow, traffic) = match &explanation.what {
-        Subject::Flow(flow) => (None, Some(FlowPlacement::of(&flow.flow, Some(&flow.key), flow.hash)), None),
-        Subject::Traffic(traffic) => (Some(&traffic.snapshot), None, Some(TrafficJson::of(traffic, explanation))),
-    };
-    let line = ExplanationJson {
-        schema,
-        r#type: "explanation",
-        version: env!("CARGO_PKG_VERSION"),
-        r#for: explanation.command.name,
-        both_directions: explanation.command.keeps_both_directions(),
-        hash: &explanation.hash,
-        random_hash_key: explanation.random_key,
-        snapshot,
-        flow,
-        traffic,
-    };
-    let mut text = serde_json::to_string(&line)?;
-    text.push('\n');
-    Ok(text)
 }
 
 impl FlowPlacement {
@@ -163,8 +157,8 @@ impl TrafficJson {
         let Volume { packets, bytes } = survey.all;
         let largest = traffic.largest();
         let suggestion = Suggestion::of(traffic);
-        let kernel =
-            traffic.basis.kernel.as_ref().map(|load| kernel::json(load, suggestion.as_ref().map(Suggestion::advised)));
+        let advised = suggestion.as_ref().map(|suggestion| &suggestion.advised);
+        let kernel = traffic.basis.kernel.as_ref().map(|load| kernel::json(load, advised));
         Self {
             device: printable(&traffic.device),
             packets,

@@ -72,7 +72,7 @@ pub(super) struct Advised {
 }
 
 impl Verdict {
-    pub(super) fn of(load: &KernelLoad, advised: Option<Advised>) -> Self {
+    pub(super) fn of(load: &KernelLoad, advised: Option<&Advised>) -> Self {
         let nothing_to_do = |sentence: String| Self { sentence, commands: Vec::new() };
         let interface = &load.interface;
         let (Some(hot), Some(advised)) = (load.busiest().filter(|_| load.packets > 0), advised) else {
@@ -99,7 +99,7 @@ impl Verdict {
                     "{spends}; spreading over CPUs {}{instead} would bring it to {to}",
                     advised.mask.to_list()
                 ),
-                commands: advised.commands,
+                commands: advised.commands.clone(),
             };
         }
         let why = match (advised.is_enough, &advised.largest, advised.of) {
@@ -152,7 +152,7 @@ pub(super) fn figures(load: &KernelLoad) -> String {
     page
 }
 
-pub(super) fn json(load: &KernelLoad, advised: Option<Advised>) -> KernelJson {
+pub(super) fn json(load: &KernelLoad, advised: Option<&Advised>) -> KernelJson {
     let cpu = |cpu: &CpuLoad| CpuJson {
         cpu: cpu.cpu.0,
         busy: cpu.busy,
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn the_verdict_is_one_sentence() {
         let of = |load: &KernelLoad, advised: Advised| {
-            let verdict = Verdict::of(load, Some(advised));
+            let verdict = Verdict::of(load, Some(&advised));
             (verdict.sentence, verdict.commands.len())
         };
         let (flood, spread) = (load(0.98, None), advised(2, true));

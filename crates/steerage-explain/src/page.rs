@@ -34,7 +34,7 @@ fn page(explanation: &Explanation) -> String {
             let suggestion = Suggestion::of(traffic);
             let kernel = traffic.basis.kernel.as_ref();
             page += &kernel.map_or(String::new(), |load| {
-                kernel::Verdict::of(load, suggestion.as_ref().map(Suggestion::advised)).page()
+                kernel::Verdict::of(load, suggestion.as_ref().map(|suggestion| &suggestion.advised)).page()
             });
             let _ = writeln!(
                 page,

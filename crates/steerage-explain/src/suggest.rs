@@ -13,10 +13,11 @@ use steerage::policy::{RegimeKind, Workers, predict};
 use steerage::{CpuId, CpuMask};
 use steerage_text::{grouped, packets_a_second};
 
+use super::advice;
 use super::basis::AdviceBasis;
 use super::explained::{TrafficExplanation, is_ip};
 use super::kernel::Advised;
-use commands::{BacklogMax, Commands, Parallel};
+use commands::{Commands, Parallel, backlog_max};
 use cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};
 use reasons::Reasons;
 
@@ -51,8 +52,6 @@ pub(super) struct Suggestion {
     receive_cpu: u16,
     /// The mask in the format of `rps_cpus`. 0 means no steering.
     mask: String,
-    #[serde(skip)]
-    mask_cpus: CpuMask,
     /// The busiest CPU's share of the packets with equal shares of the buckets. `balanced` is this
     /// share after the policy has balanced the CPUs.
     busiest: f64,
@@ -61,12 +60,6 @@ pub(super) struct Suggestion {
     rate: Option<f64>,
     /// The load of the busiest CPU. If the load is above 1, the CPU cannot keep up.
     load: Option<f64>,
-    /// True if the busiest CPU has enough time for its packets. `None` if the packet rate is not
-    /// known.
-    #[serde(skip)]
-    is_enough: Option<bool>,
-    #[serde(skip)]
-    largest: Option<Elephant>,
     /// The load of a single CPU that receives and handles all packets.
     load_of_one: Option<f64>,
     /// The speed-up of the advised CPUs over one CPU.
@@ -77,6 +70,9 @@ pub(super) struct Suggestion {
     reasons: Reasons,
     assumed: Assumed,
     commands: Commands,
+    /// The parts of the advice that also apply to the kernel's own steering.
+    #[serde(skip)]
+    pub(super) advised: Advised,
 }
 
 /// A flow with a larger share of the packets than one divided by the number of CPUs.
@@ -139,22 +135,29 @@ impl Suggestion {
         let by_rate = rate.map(|rate| rate.packets_a_second);
         let choice = Choice::make(&traffic.survey.buckets, candidates, &costs, by_rate, busy_max(&traffic.basis));
         let elephants = elephants(traffic, &choice);
-        let backlog = BacklogMax::of(by_rate, choice.best.busiest);
+        let backlog = backlog_max(by_rate, choice.best.busiest);
         let overfills = |elephant: &Elephant| {
             let cpu = [Workers { capacity: 1.0, class: 0, share: Some(elephant.share) }];
             let most = predict(&costs, RegimeKind::Spread, f64::INFINITY, &cpu).packets_per_second();
             by_rate.is_some_and(|rate| rate >= most)
         };
         let stuck = elephants.first().is_some_and(overfills);
+        let commands = Commands::of(traffic, &choice.best, backlog, stuck, advice::torn(traffic) > 0);
+        let advised = Advised {
+            cpus: choice.best.cpus.len(),
+            of: candidates.order.len(),
+            mask: choice.best.mask.clone(),
+            load: choice.best.load(by_rate),
+            is_enough: choice.is_enough != Some(false),
+            largest: largest(traffic).filter(|(_, share)| *share > 0.5),
+            commands: commands.kernel.clone(),
+        };
         Some(Self {
             cpus: choice.best.cpus.len(),
             cpu_list: choice.best.cpus.to_list(),
             of: candidates.order.len(),
             receive_cpu: candidates.order[0].0,
             mask: choice.best.mask.to_bitmap(candidates.nr_cpu_ids),
-            mask_cpus: choice.best.mask.clone(),
-            is_enough: choice.is_enough,
-            largest: largest(traffic),
             busiest: choice.best.busiest,
             balanced: choice.best.balanced,
             rate: by_rate,
@@ -163,7 +166,8 @@ impl Suggestion {
             speed_up: choice.best.throughput / choice.one.throughput,
             regimes: Regime::all(&choice),
             reasons: Reasons::of(traffic, &choice, &assumed, &elephants, stuck, backlog),
-            commands: Commands::of(traffic, &choice.best, backlog, stuck, reasons::is_torn(traffic)),
+            commands,
+            advised,
             elephants,
             assumed: Assumed {
                 work_ns: work_ns as u64,
@@ -172,19 +176,6 @@ impl Suggestion {
                 costs: assumed,
             },
         })
-    }
-
-    pub(super) fn advised(&self) -> Advised {
-        let largest = self.largest.as_ref().filter(|flow| flow.share > 0.5);
-        Advised {
-            cpus: self.cpus,
-            of: self.of,
-            mask: self.mask_cpus.clone(),
-            load: self.load,
-            is_enough: self.is_enough != Some(false),
-            largest: largest.map(|flow| (flow.flow.clone(), flow.share)),
-            commands: self.commands.kernel.clone(),
-        }
     }
 
     /// With `has_verdict`, the page leaves out the commands for the kernel's steering, because the
@@ -255,10 +246,11 @@ fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     large.map(|flow| Elephant { flow: flow.flow.to_string(), share: share(flow.weight.packets) }).collect()
 }
 
-fn largest(traffic: &TrafficExplanation) -> Option<Elephant> {
+/// Returns the largest flow, and its share of the packets.
+fn largest(traffic: &TrafficExplanation) -> Option<(String, f64)> {
     let flow = traffic.survey.flows.iter().filter(|flow| is_ip(flow)).max_by_key(|flow| flow.weight.packets)?;
     let share = flow.weight.packets as f64 / traffic.survey.all.packets.max(1) as f64;
-    Some(Elephant { flow: flow.flow.to_string(), share })
+    Some((flow.flow.to_string(), share))
 }
 
 fn named(cpus: &CpuMask) -> String {

@@ -8,7 +8,7 @@ use std::fmt;
 
 use steerage::topology::{Topology, card_interrupts};
 use steerage::{CpuId, CpuMask};
-use steerage_netlink::ethtool::{Channels, Features};
+use steerage_netlink::ethtool::{Channels, Ethtool, Features};
 use steerage_text::shell_word;
 
 use crate::root::Root;
@@ -28,6 +28,14 @@ pub struct Card {
     pub channels: Option<Channels>,
     /// The offloads of the interface.
     pub features: Option<Features>,
+}
+
+impl Card {
+    /// Reads the values of an interface. Values that the kernel does not report are `None`.
+    pub fn read(interface: &str) -> Self {
+        let Ok(mut ethtool) = Ethtool::open() else { return Self::default() };
+        Self { channels: ethtool.channels(interface).ok(), features: ethtool.features(interface).ok() }
+    }
 }
 
 /// The facts about a machine and an interface that `tune` uses to choose candidates.

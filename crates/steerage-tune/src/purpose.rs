@@ -9,9 +9,11 @@ use steerage_netlink::ethtool::{Channels, Features};
 use steerage_text::shell_word;
 
 use crate::error::TuneError;
+use crate::facts::Card;
 use crate::knob::{Knob, NO_RULE, RULES, option, symmetric};
 use crate::machine::Machine;
 use crate::plan::{Change, Plan, Stages};
+use crate::root::Root;
 use crate::setting::Setting;
 use crate::stage::{Scope, Stage};
 
@@ -128,6 +130,21 @@ fn typed(knob: &Knob, value: &str) -> String {
 }
 
 impl Nic {
+    /// Reads the properties of an interface. `card` contains those that ethtool reports, and `cpus`
+    /// is the number of online CPUs.
+    pub fn read(root: &Root, name: &str, card: Card, cpus: usize) -> Self {
+        let at = |file: &str| format!("/sys/class/net/{name}/{file}");
+        Self {
+            name: name.to_owned(),
+            driver: root.link(&at("device/driver")),
+            mtu: root.number(&at("mtu")),
+            features: card.features,
+            channels: card.channels,
+            cpus: cpus as u32,
+            is_loopback: root.number(&at("type")) == Some(ARPHRD_LOOPBACK),
+        }
+    }
+
     /// Returns the facts that matter for the purpose.
     pub fn needs(&self, purpose: Purpose) -> Vec<Need> {
         let needs = match purpose {
@@ -398,7 +415,7 @@ mod tests {
         ]);
         let on = features(&[STRIP_VLAN], &[STRIP_VLAN]);
         let nic = Nic { mtu: Some(9001), channels: channels(8, 8), features: on, ..nic("ena") };
-        let mut machine = Machine::below(crate::Root::below(&*fake));
+        let mut machine = Machine::below(Root::below(&*fake));
         let mut plan = |stages: &Stages| {
             plan(&mut machine, &nic, Purpose::AfXdp, &Lead::default(), stages, &Setting::default()).unwrap()
         };

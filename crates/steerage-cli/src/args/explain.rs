@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 use steerage::limits::CPUS_MAX;
+use steerage_device::af_packet::Direction;
 
-use super::values::{number, packets, seconds};
-use super::{DirectionArg, HabitArgs, HashArgs, SandboxArgs, SteeringCommand};
+use super::live::DIRECTIONS;
+use super::values::{named, number, packets, seconds};
+use super::{HabitArgs, HashArgs, SandboxArgs, SteeringCommand};
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
@@ -44,11 +46,11 @@ pub(crate) struct ExplainArgs {
         short = 'Q',
         long,
         value_name = "WAY",
-        value_enum,
-        default_value_t,
-        hide_possible_values = true
+        default_value = "inout",
+        hide_possible_values = true,
+        value_parser = named(DIRECTIONS)
     )]
-    pub(crate) direction: DirectionArg,
+    pub(crate) direction: Direction,
 
     /// Advise for this much work per packet, in ns or with a unit, such as 2us [default: 1000]
     #[arg(long, value_name = "NS", allow_negative_numbers = true, value_parser = work)]

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
 use steerage_device::af_xdp::Take;
 
 use super::memory;
-use super::values::{duration, number};
+use super::values::{duration, named, number};
 
 /// How interfaces are listened to.
 #[derive(Clone, Debug, Args)]
@@ -23,11 +23,11 @@ pub(crate) struct LiveArgs {
         short = 'Q',
         long,
         value_name = "WAY",
-        value_enum,
-        default_value_t,
-        hide_possible_values = true
+        default_value = "inout",
+        hide_possible_values = true,
+        value_parser = named(DIRECTIONS)
     )]
-    pub(crate) direction: DirectionArg,
+    pub(crate) direction: Direction,
 
     /// Receive only packets that are for this machine
     #[arg(hide_short_help = true, short = 'p', long)]
@@ -80,24 +80,8 @@ pub(crate) struct UndoArgs {
     pub(crate) done: Vec<String>,
 }
 
-/// The direction of packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DirectionArg {
-    In,
-    Out,
-    #[default]
-    Inout,
-}
-
-impl From<DirectionArg> for Direction {
-    fn from(direction: DirectionArg) -> Self {
-        match direction {
-            DirectionArg::In => Self::In,
-            DirectionArg::Out => Self::Out,
-            DirectionArg::Inout => Self::InOut,
-        }
-    }
-}
+pub(super) const DIRECTIONS: [(&str, Direction); 3] =
+    [("in", Direction::In), ("out", Direction::Out), ("inout", Direction::InOut)];
 
 fn block_timeout(text: &str) -> Result<Duration, String> {
     let within = |time: &Duration| (Duration::from_millis(1)..=BLOCK_TIMEOUT_MAX).contains(time);

@@ -4,14 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use steerage::limits::OUTPUTS_MAX;
 use steerage_capture::Pace;
 use steerage_parallel::{Format, Order, Together};
 
 use super::run::StopArgs;
-use super::values::{duration, number};
+use super::values::{duration, named, number};
 use super::{HabitArgs, HashArgs, LiveArgs, MemoryArgs, SandboxArgs, WebArgs};
 
 #[derive(Debug, Args)]
@@ -75,7 +74,8 @@ pub(crate) struct JobArgs {
 #[command(next_help_heading = "Packets")]
 pub(crate) struct SplitArgs {
     /// Keep together: flow (both directions), hosts (two addresses), source or destination [default: flow]
-    #[arg(long, value_name = "KEY", default_value = "flow", hide_default_value = true, hide_possible_values = true, value_parser = together())]
+    #[arg(long, value_name = "KEY", default_value = "flow", hide_default_value = true, hide_possible_values = true,
+        value_parser = named(Together::ALL))]
     pub(crate) key: Together,
 
     /// Pass on the inner frame of VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS
@@ -84,8 +84,9 @@ pub(crate) struct SplitArgs {
 
     /// Format that jobs read: pcap (microseconds), pcap-ns (nanoseconds) or pcapng [default: the
     /// format of the input; pcap-ns for interfaces and pipes]
-    #[arg(hide_short_help = true, long, value_name = "FORMAT", value_enum, hide_possible_values = true)]
-    pub(crate) format: Option<FormatArg>,
+    #[arg(hide_short_help = true, long, value_name = "FORMAT", hide_possible_values = true,
+        value_parser = named([("pcap", Format::Pcap), ("pcap-ns", Format::PcapNanos), ("pcapng", Format::Pcapng)]))]
+    pub(crate) format: Option<Format>,
 }
 
 /// The most header lines. Zeek's logs have eight.
@@ -103,8 +104,9 @@ pub(crate) struct JobOutputArgs {
     pub(crate) keep_order: bool,
 
     /// Output in any, job or time order [default: any]
-    #[arg(long, value_name = "ORDER", value_enum, hide_possible_values = true, conflicts_with_all = ["no_merge", "results"])]
-    pub(crate) order: Option<OrderArg>,
+    #[arg(long, value_name = "ORDER", hide_possible_values = true, conflicts_with_all = ["no_merge", "results"],
+        value_parser = named([("any", Order::Any), ("job", Order::Job), ("time", Order::Time)]))]
+    pub(crate) order: Option<Order>,
 
     /// Print the first N lines of each output only once, as for CSV; without N: 1
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", conflicts_with_all = ["no_merge", "results"], allow_negative_numbers = true,
@@ -130,42 +132,6 @@ pub(crate) struct JobOutputArgs {
 
 impl JobOutputArgs {
     pub(crate) fn order(&self) -> Order {
-        match self.order {
-            Some(OrderArg::Any) => Order::Any,
-            Some(OrderArg::Job) => Order::Job,
-            Some(OrderArg::Time) => Order::Time,
-            None if self.keep_order => Order::Job,
-            None => Order::Any,
-        }
+        self.order.unwrap_or(if self.keep_order { Order::Job } else { Order::Any })
     }
-}
-
-/// The order of the jobs' merged output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OrderArg {
-    Any,
-    Job,
-    Time,
-}
-
-/// The format of the capture that jobs read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FormatArg {
-    Pcap,
-    PcapNs,
-    Pcapng,
-}
-
-impl From<FormatArg> for Format {
-    fn from(format: FormatArg) -> Self {
-        match format {
-            FormatArg::Pcap => Self::Pcap,
-            FormatArg::PcapNs => Self::PcapNanos,
-            FormatArg::Pcapng => Self::Pcapng,
-        }
-    }
-}
-
-fn together() -> impl TypedValueParser<Value = Together> {
-    PossibleValuesParser::new(Together::ALL.map(|(name, _)| name)).try_map(|name| name.parse())
 }

@@ -4,11 +4,10 @@
 use clap::ValueEnum;
 use steerage::Handler;
 use steerage_apps::{Count, Fanout};
+use steerage_device::af_packet::Direction;
 use steerage_explain::{Command, Operands};
 use steerage_meter::Meter;
 use steerage_router::Forward;
-
-use super::DirectionArg;
 
 /// A command that steers packets: a value of `explain --for`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -22,12 +21,12 @@ pub(crate) enum SteeringCommand {
 
 impl SteeringCommand {
     /// `asked` is the direction on the command line.
-    pub(crate) fn direction(self, asked: DirectionArg) -> DirectionArg {
+    pub(crate) fn direction(self, asked: Direction) -> Direction {
         match self {
             Self::Count | Self::Meter | Self::Fanout => asked,
             // `forward` sends through the interfaces to which it listens, and would receive its own
             // packets.
-            Self::Forward => DirectionArg::In,
+            Self::Forward => Direction::In,
         }
     }
 

@@ -6,8 +6,9 @@ use clap::{Args, ValueEnum};
 use steerage::CpuMask;
 use steerage_device::rules::Flow;
 use steerage_tune::measure::WINDOW_MIN;
+use steerage_tune::purpose::Purpose;
 
-use super::values::duration;
+use super::values::{duration, named};
 use super::{MetricsArgs, SandboxArgs};
 
 #[derive(Debug, Args)]
@@ -57,8 +58,9 @@ pub(crate) struct TuneArgs {
     pub(crate) write: Option<WriteArg>,
 
     /// Prepare the interface for a capture (listen) or a program with AF_XDP, without measuring
-    #[arg(long = "for", value_name = "PURPOSE", conflicts_with_all = ["undo", "check", "watch"])]
-    pub(crate) purpose: Option<PurposeArg>,
+    #[arg(long = "for", value_name = "PURPOSE", conflicts_with_all = ["undo", "check", "watch"],
+        value_parser = named([("af_xdp", Purpose::AfXdp), ("listen", Purpose::Listen)]))]
+    pub(crate) purpose: Option<Purpose>,
 
     /// Lead this traffic to --queues by rules of the card, as for ethtool -N: 'tcp4 dst-port 443'; can be repeated
     #[arg(long = "flow", value_name = "FLOW", requires = "purpose", requires = "queues")]
@@ -105,13 +107,6 @@ fn window(text: &str) -> Result<Duration, String> {
     } else {
         Ok(time)
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PurposeArg {
-    #[value(name = "af_xdp")]
-    AfXdp,
-    Listen,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,6 +2,18 @@
 
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+/// Parses one of these names, to the value that the name stands for.
+pub(super) fn named<T: Copy + Send + Sync + 'static, const N: usize>(
+    all: [(&'static str, T); N],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(all.map(|(name, _)| name)).try_map(move |name| {
+        let known = all.iter().find(|(known, _)| *known == name);
+        known.map(|(_, value)| *value).ok_or("there is no such name")
+    })
+}
+
 /// Parses a number from 1 to `most`.
 pub(super) fn number(text: &str, most: usize) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=most).contains(number));

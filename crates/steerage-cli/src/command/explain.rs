@@ -5,14 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::net::if_::if_nametoindex;
-use steerage::{Builder, FlowKey, Snapshot, flow::FlowHasher};
+use steerage::{Builder, FlowKey, flow::FlowHasher};
 use steerage_capture::CaptureInfo;
 use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
 use steerage_device::synthetic::SyntheticOptions;
 use steerage_explain::{
-    AdviceBasis, Analysis, Analyze, CandidateCpus, Explanation, FlowExplanation, InterfaceQueues, Rate, RateFrom,
-    Subject, TrafficExplanation,
+    AdviceBasis, Analyze, CandidateCpus, Explanation, FlowExplanation, InterfaceQueues, Rate, RateFrom, Subject,
+    TrafficExplanation,
 };
 use steerage_guard::capabilities::{self, Needed};
 use steerage_netlink::netdev;
@@ -55,17 +55,15 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         let flow = FlowExplanation { flow: key, key: hashed, hash: hasher.hash(&hashed) };
         return print(&explanation(Subject::Flow(flow), hasher.name().into()), args.json);
     }
-    let Seen { survey, snapshot, hash, basis, error } = match command.keeps_both_directions() {
+    let Seen { traffic, hash, error } = match command.keeps_both_directions() {
         true => survey::<true>(args, &hasher, verbose)?,
         false => survey::<false>(args, &hasher, verbose)?,
     };
-    if survey.all.packets == 0
+    if traffic.survey.all.packets == 0
         && let Some(error) = error
     {
         return Err(error);
     }
-    let (device, layers) = (args.what.join(" "), args.hash.layers());
-    let traffic = TrafficExplanation { device, survey, snapshot, packet: args.packet, layers, basis };
     print(&explanation(Subject::Traffic(Box::new(traffic)), hash), args.json)?;
     // If the input fails, the packets before the failure are explained, too.
     error.map_or(Ok(()), Err)
@@ -80,11 +78,9 @@ fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
 }
 
 struct Seen {
-    survey: Analysis,
-    snapshot: Snapshot,
+    traffic: TrafficExplanation,
     /// The hash that steered the packets, or `device` if the device computed it.
     hash: Cow<'static, str>,
-    basis: AdviceBasis,
     error: Option<Error>,
 }
 
@@ -165,7 +161,11 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     };
     let snapshot = ended.report.document.snapshot;
     match ended.outcome.reports.into_iter().next() {
-        Some((_cpu, survey)) => Ok(Seen { survey, snapshot, hash, basis, error }),
+        Some((_cpu, survey)) => {
+            let traffic =
+                TrafficExplanation { device: args.what.join(" "), survey, snapshot, packet: wanted, layers, basis };
+            Ok(Seen { traffic, hash, error })
+        }
         None => Err(error.unwrap_or_else(|| EndingError::Panicked(ended.outcome.failed).into())),
     }
 }
@@ -206,7 +206,7 @@ fn open(args: &ExplainArgs) -> Result<Opened, Error> {
     let filter = args.filter.as_deref();
     instance::check_filter(&args.what, filter)?;
     let opened = steerage_device::open_all_with(&args.what, &instance::capture_options(filter), |interface| {
-        let direction = args.command.direction(args.direction).into();
+        let direction = args.command.direction(args.direction);
         let options = AfPacketOptions::new(interface).direction(direction);
         let options = options.device_hash(args.hash.of_interfaces(false));
         Ok(match filter {

@@ -14,7 +14,7 @@ use steerage_netlink::Rtnetlink;
 use steerage_router::Forwarding;
 use steerage_router::kernel::{RouteUpdater, RouterInterface};
 
-use crate::args::{DirectionArg, ForwardArgs, RunArgs};
+use crate::args::{ForwardArgs, RunArgs};
 use crate::error::Error;
 use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
 /// little delay.
 fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
     let mut run = run.clone();
-    run.live.direction = DirectionArg::In;
+    run.live.direction = af_packet::Direction::In;
     run.live.no_promiscuous = true;
     run.live.block_timeout.get_or_insert(BLOCK_TIMEOUT);
     (run.live.forwards, run.live.offloads, run.live.outer_flows) = (true, offloads, true);

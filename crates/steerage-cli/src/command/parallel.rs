@@ -88,7 +88,7 @@ fn options(args: &ParallelArgs) -> Options {
     let output = &args.output;
     Options {
         together: args.split.key,
-        format: args.split.format.map_or_else(Default::default, Into::into),
+        format: args.split.format.unwrap_or_default(),
         strip_tunnels: args.split.strip_tunnels,
         job_timeout: args.jobs.job_timeout,
         collect: match &output.results {

@@ -48,14 +48,8 @@ fn page(findings: &[Finding], interface: Option<&str>, has_tshark: bool) -> Stri
         None => line("steerage explain synthetic", "how a million generated packets would spread over CPUs"),
     }
     line("steerage meter FILE.pcap", "the flows of a capture: who talked to whom, and how much");
-    if has_tshark {
-        line(
-            "steerage parallel FILE.pcap -- tshark -n -r - -T fields -e ip.src",
-            "a slow tool on all CPUs, with one output",
-        );
-    } else {
-        line("steerage parallel FILE.pcap -- tcpdump -n -r -", "a slow tool on all CPUs, with one output");
-    }
+    let tool = if has_tshark { "tshark -n -r - -T fields -e ip.src" } else { "tcpdump -n -r -" };
+    line(&format!("steerage parallel FILE.pcap -- {tool}"), "a slow tool on all CPUs, with one output");
     page + "\nsteerage --help lists all commands, and steerage help the pages of the guide.\n"
 }
 

@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 
 use steerage_doctor::NoInterface;
 use steerage_guard::capabilities::Needed;
-use steerage_netlink::ethtool::Ethtool;
 use steerage_text::grouped;
 use steerage_tune::candidates::{Candidate, masks, refinements};
 use steerage_tune::facts::{Card, Facts, Flows, Sample};
@@ -90,19 +89,12 @@ struct Search {
 impl Search {
     /// `before` contains the values of the kernel's counters before `tune` listened.
     fn new(args: &TuneArgs, machine: &mut Machine, interface: &str, flows: Flows, before: &Sample) -> Self {
-        let card = Ethtool::open().map_or_else(
-            |_| Card::default(),
-            |mut ethtool| Card {
-                channels: ethtool.channels(interface).ok(),
-                features: ethtool.features(interface).ok(),
-            },
-        );
         if args.global {
             machine.load_dissector();
         }
         let ever = Sample::read(machine.root(), interface);
         let lately = ever.since(before);
-        let facts = Facts::read(machine.root(), interface, card, &ever, Some(&lately));
+        let facts = Facts::read(machine.root(), interface, Card::read(interface), &ever, Some(&lately));
         let mut facts = Facts { flows, ..facts };
         // The cost model of `tune` needs the distances between CPUs, as in `explain`.
         if let Some(receiver) = facts.receivers.first().copied().or(facts.cpus.first()) {

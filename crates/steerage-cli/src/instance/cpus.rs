@@ -128,11 +128,9 @@ impl CpuSelection {
 
     pub(super) fn apply(&self, mut builder: Builder, args: &CpuArgs) -> Result<Builder, Error> {
         builder = set_if_given(builder, args.virtual_cpus, Builder::virtual_cpus);
-        builder = match (&self.work, args.virtual_cpus) {
-            (Some(work), _) => builder.cpus(work.clone()),
-            (None, Some(_)) => builder,
-            (None, None) => builder.cpus(host_cpus::usable_cpus()?),
-        };
+        if self.work.is_some() || args.virtual_cpus.is_none() {
+            builder = builder.cpus(self.workers(args)?);
+        }
         builder = builder.policy(args.policy.parse::<Box<dyn Policy>>().map_err(CommandLineError::Policy)?);
         Ok(set_if_given(builder, self.rps.clone(), Builder::rps_cpus))
     }

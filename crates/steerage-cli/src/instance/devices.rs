@@ -35,7 +35,7 @@ fn af_packet_options(interface: &str, args: &RunArgs) -> Result<AfPacketOptions,
         .buffer(live.buffer_size.unwrap_or(BUFFER_DEFAULT))
         .block_timeout(live.block_timeout.unwrap_or(BLOCK_TIMEOUT_DEFAULT))
         .promiscuous(!live.no_promiscuous)
-        .direction(live.direction.into())
+        .direction(live.direction)
         .device_hash(args.steering.hash.of_interfaces(live.outer_flows))
         .finish_checksums(live.forwards)
         .offloads(live.offloads);
@@ -79,7 +79,7 @@ mod tests {
         let Command::Count(args) = args::parse(["steerage", "count", "eth1"].map(Into::into)).unwrap().command else {
             panic!("it is count")
         };
-        let coalesce = |listens| af_xdp_options("eth1", &args.run, listens).coalesce;
+        let coalesce = |listens| af_xdp_options("eth1", &args, listens).coalesce;
         assert_eq!([true, false].map(coalesce), [Some(COALESCE_DEFAULT), None]);
     }
 }

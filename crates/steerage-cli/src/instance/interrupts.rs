@@ -30,14 +30,10 @@ pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
             "polling begins where the interrupts are");
         // The two CPUs exchange their buckets, so the new polling CPU handles the packets that the
         // old polling CPU would have handled itself.
-        let there = |cpu: &u16| {
-            if *cpu == from {
-                to
-            } else if *cpu == to {
-                from
-            } else {
-                *cpu
-            }
+        let there = |cpu: &u16| match *cpu {
+            cpu if cpu == from => to,
+            cpu if cpu == to => from,
+            cpu => cpu,
         };
         let map = Box::new(group.map.each_ref().map(there));
         let order: Vec<u16> = group.order.iter().map(there).collect();

@@ -56,7 +56,7 @@ impl Handler for Faulty {
 fn run_args() -> RunArgs {
     let line = "steerage count synthetic:packets=10 --virtual-cpus 1 --socket none --quiet";
     match args::parse(line.split(' ').map(Into::into)).unwrap().command {
-        args::Command::Count(args) => args.run,
+        args::Command::Count(args) => args,
         other => panic!("{other:?}"),
     }
 }

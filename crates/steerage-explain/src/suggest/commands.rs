@@ -15,17 +15,11 @@ const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
 /// The word that stands for the interface if the user named no interface.
 const SOME_INTERFACE: &str = "IFACE";
 
-/// A value for `netdev_max_backlog` above the default.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BacklogMax(pub(super) u64);
-
-impl BacklogMax {
-    /// Returns a limit that leaves room for the busiest CPU's packets in a time slice, or `None` if
-    /// the default is enough.
-    pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
-        let packets = (rate? * busiest * AWAY_S).ceil() as u64;
-        (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))
-    }
+/// Returns a value for `netdev_max_backlog` that leaves room for the busiest CPU's packets in a time
+/// slice, or `None` if the default is enough.
+pub(super) fn backlog_max(rate: Option<f64>, busiest: f64) -> Option<u64> {
+    let packets = (rate? * busiest * AWAY_S).ceil() as u64;
+    (packets > BACKLOG_DEFAULT).then(|| packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64))
 }
 
 #[derive(Debug, Serialize)]
@@ -63,7 +57,7 @@ impl Commands {
     pub(super) fn of(
         traffic: &TrafficExplanation,
         way: &Assignment,
-        backlog: Option<BacklogMax>,
+        backlog: Option<u64>,
         stuck: bool,
         torn: bool,
     ) -> Self {
@@ -82,19 +76,13 @@ impl Commands {
     }
 }
 
-fn for_steerage(
-    basis: &AdviceBasis,
-    way: &Assignment,
-    mask: &str,
-    backlog: Option<BacklogMax>,
-    stuck: bool,
-) -> Vec<String> {
+fn for_steerage(basis: &AdviceBasis, way: &Assignment, mask: &str, backlog: Option<u64>, stuck: bool) -> Vec<String> {
     let devices: Vec<String> = basis.devices.iter().map(|device| shell_word(device)).collect();
     let mut run = format!("{} --cpus {}", command(basis, &devices.join(" ")), way.cpus);
     if way.cpus.len() > 1 {
         run += &format!(" --rx-cpu {} --rps-cpus {mask}", basis.candidates.order[0]);
     }
-    if let Some(BacklogMax(packets)) = backlog {
+    if let Some(packets) = backlog {
         run += &format!(" --backlog {packets}");
     }
     let mut commands = vec![run];
@@ -126,7 +114,7 @@ fn for_the_kernel(
     basis: &AdviceBasis,
     way: &Assignment,
     mask: &str,
-    backlog: Option<BacklogMax>,
+    backlog: Option<u64>,
     stuck: bool,
     torn: bool,
 ) -> Vec<String> {
@@ -137,7 +125,7 @@ fn for_the_kernel(
         let off = |interface: &InterfaceQueues| format!("sudo ethtool -K {} rxhash off", shell_word(&interface.name));
         commands.extend(interfaces.iter().map(off));
     }
-    if let Some(BacklogMax(packets)) = backlog {
+    if let Some(packets) = backlog {
         commands.push(format!("sudo sysctl net.core.netdev_max_backlog={packets}"));
     }
     if stuck {
@@ -160,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_backlog_has_room_for_a_time_slice() {
-        let most = |rate, busiest| BacklogMax::of(rate, busiest).map(|backlog| backlog.0);
+        let most = |rate, busiest| backlog_max(rate, busiest);
         assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
         // The expected limits are 4,000 and 250,000 packets, rounded up to powers of two, and the
         // maximum.

@@ -4,7 +4,6 @@ use serde::Serialize;
 use steerage::CpuMask;
 use steerage_text::{counted, grouped, packets_a_second};
 
-use super::commands::BacklogMax;
 use super::cpu_count::{Assignment, AssumedCosts, Choice};
 use super::{Elephant, cpu, named};
 use crate::advice;
@@ -30,7 +29,7 @@ impl Reasons {
         costs: &AssumedCosts,
         elephants: &[Elephant],
         stuck: bool,
-        backlog: Option<BacklogMax>,
+        backlog: Option<u64>,
     ) -> Self {
         let (best, candidates) = (&choice.best, &traffic.basis.candidates);
         Self {
@@ -166,10 +165,6 @@ fn of_elephants(way: &Assignment, elephants: &[Elephant], stuck: bool) -> String
     format!("{have} more than 1/{spread} of the packets; {flow} has {share}, which stay on one CPU{limited}")
 }
 
-pub(super) fn is_torn(traffic: &TrafficExplanation) -> bool {
-    advice::torn(traffic) > 0
-}
-
 fn hash(traffic: &TrafficExplanation, way: &Assignment) -> String {
     if way.cpus.len() == 1 {
         return "none is needed with one CPU".to_owned();
@@ -191,7 +186,7 @@ fn hash(traffic: &TrafficExplanation, way: &Assignment) -> String {
             grouped(ours as u64)
         ));
     }
-    if is_torn(traffic) {
+    if advice::torn(traffic) > 0 {
         says.push(
             "it keeps both directions of a flow together; a network card's own hash would not, and the kernel uses that one if \
              there is one (rxhash off)"
@@ -204,14 +199,14 @@ fn hash(traffic: &TrafficExplanation, way: &Assignment) -> String {
     says.join("; ")
 }
 
-fn queues(traffic: &TrafficExplanation, way: &Assignment, backlog: Option<BacklogMax>) -> Option<String> {
+fn queues(traffic: &TrafficExplanation, way: &Assignment, backlog: Option<u64>) -> Option<String> {
     let mut says = Vec::new();
     let enough = traffic.basis.interfaces.iter().find(|interface| interface.queues >= way.cpus.len().max(2));
     if let Some(interface) = enough {
         let (name, queues) = (&interface.name, interface.queues);
         says.push(format!("{name} has {queues} receive queues: the kernel's RPS adds nothing if each queue has a CPU"));
     }
-    if let Some(BacklogMax(packets)) = backlog.filter(|_| way.cpus.len() > 1) {
+    if let Some(packets) = backlog.filter(|_| way.cpus.len() > 1) {
         says.push(format!(
             "a backlog of {} has room for what comes in a time slice of 4 ms",
             counted(packets, "packet")

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use steerage_netlink::ethtool::Ethtool;
+use steerage_tune::facts::Card;
 use steerage_tune::purpose::{self, Lead, Nic, Purpose};
 use steerage_tune::{Change, Machine, Plan, Setting, Undo, create_directory, link_file};
 
@@ -11,21 +11,17 @@ use super::apply::write_link;
 use super::stop::Stop;
 use super::text;
 use super::{confine, link_file_shown, needs, refuse_to_disconnect, stages};
-use crate::args::{PurposeArg, TuneArgs, WriteArg};
+use crate::args::{TuneArgs, WriteArg};
 use crate::error::Error;
 use crate::{sandbox, stdout};
 
 pub(super) fn run(
     args: &TuneArgs,
-    purpose: PurposeArg,
+    purpose: Purpose,
     machine: &mut Machine,
     directory: &Path,
     interface: &str,
 ) -> Result<(), Error> {
-    let purpose = match purpose {
-        PurposeArg::AfXdp => Purpose::AfXdp,
-        PurposeArg::Listen => Purpose::Listen,
-    };
     let lead = Lead { flows: args.flows.clone(), queues: args.queues.clone().map_or(Vec::new(), |queues| queues.0) };
     if args.apply {
         create_directory(directory)?;
@@ -33,7 +29,8 @@ pub(super) fn run(
     let undo = Undo::load(directory, machine, interface)?;
     let ours = undo.as_ref().and_then(Undo::kept).cloned().unwrap_or_default();
     let planned = |machine: &mut Machine, ours: &Setting| {
-        purpose::plan(machine, &nic(machine, interface), purpose, &lead, &stages(args), ours)
+        let nic = Nic::read(machine.root(), interface, Card::read(interface), machine.topology().online().len());
+        purpose::plan(machine, &nic, purpose, &lead, &stages(args), ours)
     };
     let mut plan = planned(machine, &ours)?;
     let stop = if args.apply { Some(Stop::hold()?) } else { None };
@@ -75,21 +72,6 @@ pub(super) fn run(
     drop(stop);
     stdout::print(format!("Done: steerage tune --undo {interface} restores what was before.\n"))?;
     file.map_or(Ok(()), |file| write_link(machine, &mut undo, &file))
-}
-
-fn nic(machine: &Machine, interface: &str) -> Nic {
-    let at = |file: &str| format!("/sys/class/net/{interface}/{file}");
-    let root = machine.root();
-    let mut ethtool = Ethtool::open().ok();
-    Nic {
-        name: interface.to_owned(),
-        driver: root.link(&at("device/driver")),
-        mtu: root.number(&at("mtu")),
-        features: ethtool.as_mut().and_then(|ethtool| ethtool.features(interface).ok()),
-        channels: ethtool.as_mut().and_then(|ethtool| ethtool.channels(interface).ok()),
-        cpus: machine.topology().online().len() as u32,
-        is_loopback: root.number(&at("type")) == Some(purpose::ARPHRD_LOOPBACK),
-    }
 }
 
 fn shown(plan: &Plan, end: &str) -> String {

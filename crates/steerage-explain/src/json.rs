@@ -157,6 +157,11 @@ impl TrafficJson {
         let Volume { packets, bytes } = survey.all;
         let largest = traffic.largest();
         let suggestion = Suggestion::of(traffic);
+        let spread = |cpus| {
+            let shares = Shares::even(&survey.buckets, cpus);
+            let (busiest_packets, busiest_bytes) = (shares.busiest(), shares.busiest_bytes());
+            Spread { cpus, busiest_packets, busiest_bytes, speed_up: shares.speed_up(), packets: shares.packets() }
+        };
         let advised = suggestion.as_ref().map(|suggestion| &suggestion.advised);
         let kernel = traffic.basis.kernel.as_ref().map(|load| kernel::json(load, advised));
         Self {
@@ -165,11 +170,7 @@ impl TrafficJson {
             bytes,
             flows: survey.flows.len(),
             packet: survey.packet_detail.as_ref().map(|specimen| PacketJson::of(traffic, specimen, explanation)),
-            spread: traffic
-                .cpus()
-                .into_iter()
-                .map(|cpus| Spread::of(&Shares::even(&survey.buckets, cpus), cpus))
-                .collect(),
+            spread: traffic.cpus().into_iter().map(spread).collect(),
             largest: largest
                 .iter()
                 .take(explanation.top)
@@ -193,18 +194,6 @@ impl TrafficJson {
             notes: advice::notes(traffic),
             suggestion,
             kernel,
-        }
-    }
-}
-
-impl Spread {
-    fn of(shares: &Shares, cpus: usize) -> Self {
-        Self {
-            cpus,
-            busiest_packets: shares.busiest(),
-            busiest_bytes: shares.busiest_bytes(),
-            speed_up: shares.speed_up(),
-            packets: shares.packets(),
         }
     }
 }

@@ -220,9 +220,8 @@ impl Suggestion {
                  {take_over_ns:.0} to take it there (steerage help performance)"
             ),
         );
-        let none = Vec::new();
-        let kernel = if has_verdict { &none } else { &self.commands.kernel };
-        for (who, commands) in [("steerage", &self.commands.steerage), ("kernel", kernel)] {
+        let kernel = if has_verdict { &[][..] } else { &self.commands.kernel };
+        for (who, commands) in [("steerage", &self.commands.steerage[..]), ("kernel", kernel)] {
             for (at, command) in commands.iter().enumerate() {
                 line(if at == 0 { who } else { "" }, command);
             }

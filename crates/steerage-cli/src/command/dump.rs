@@ -105,13 +105,11 @@ struct Shown<'a> {
 
 impl<'a> Shown<'a> {
     fn open(args: &'a DumpArgs) -> Result<Self, Error> {
-        let capture = match args.write.as_deref() {
-            None => None,
-            Some(name) => {
-                let file = open(name).map_err(|error| cannot("create", name, error))?;
-                Some((PcapngEncoder::default(), file, name))
-            }
+        let create = |name| match open(name) {
+            Ok(file) => Ok((PcapngEncoder::default(), file, name)),
+            Err(error) => Err(cannot("create", name, error)),
         };
+        let capture = args.write.as_deref().map(create).transpose()?;
         Ok(Self { capture, bytes: Vec::new(), packets: 0, missed: 0, has_last: false, is_cut: false })
     }
 

@@ -1,8 +1,7 @@
-use super::cic_columns;
-use super::column::{Column, Values};
-use super::columns::{Columns, Number, columns};
+use super::cic_columns::CIC;
+use super::column::Column;
+use super::columns::{FLOW, Field, JOINED, Row};
 use super::record::FlowRecord;
-use super::row::Row;
 
 /// The error for an unknown column name.
 #[derive(Debug, thiserror::Error)]
@@ -11,8 +10,6 @@ pub struct UnknownColumn {
     name: String,
     known: Vec<&'static str>,
 }
-
-const JOINED: &str = "joined";
 
 /// A batch of records, with columns in the caller's choice and order.
 #[derive(Clone, Debug)]
@@ -23,20 +20,18 @@ pub struct ColumnBatch {
 impl ColumnBatch {
     /// Creates an empty batch with all columns of a record.
     pub fn all() -> Self {
-        let mut all = Adding { rows: &[], columns: Vec::new(), to: To::Schema };
-        columns(&mut all);
-        Self { columns: all.columns }
+        Self { columns: FLOW.iter().map(Field::column).collect() }
     }
 
     /// Creates an empty batch of the flow statistics of
     /// [`MeterOptions::cic`](super::MeterOptions::cic).
     pub fn cic() -> Self {
-        Self { columns: cic_columns::columns() }
+        Self { columns: CIC.iter().map(Field::column).collect() }
     }
 
     /// Creates an empty batch with the column `joined` ([`FlowRecord::joined`]).
     pub fn joined() -> Self {
-        Self { columns: vec![Column::new(JOINED, &Values::U32(Vec::new()), false)] }
+        Self { columns: vec![JOINED.column()] }
     }
 
     /// Returns a batch with the columns of both batches, from which a caller can
@@ -88,13 +83,10 @@ impl ColumnBatch {
     /// Adds a row for each record.
     pub fn add(&mut self, records: &[FlowRecord]) {
         let rows: Vec<Row<'_>> = records.iter().map(Row::of).collect();
-        let columns_of_batch = std::mem::take(&mut self.columns);
-        let mut adding = Adding { rows: &rows, columns: columns_of_batch, to: To::Rows };
-        columns(&mut adding);
-        self.columns = adding.columns;
-        cic_columns::add(&mut self.columns, records);
-        for column in self.columns.iter_mut().filter(|column| column.name() == JOINED) {
-            records.iter().for_each(|record| column.push_number(Some(record.joined().into())));
+        for column in &mut self.columns {
+            if let Some(field) = field(column.name()) {
+                field.add(&rows, column);
+            }
         }
     }
 
@@ -105,63 +97,9 @@ impl ColumnBatch {
     }
 }
 
-#[derive(Clone, Copy)]
-enum To {
-    Schema,
-    Rows,
-}
-
-struct Adding<'a> {
-    rows: &'a [Row<'a>],
-    columns: Vec<Column>,
-    to: To,
-}
-
-impl Adding<'_> {
-    fn add(&mut self, name: &'static str, (values, optional): (Values, bool), push: impl Fn(&mut Column, &Row<'_>)) {
-        if let To::Schema = self.to {
-            self.columns.push(Column::new(name, &values, optional));
-        }
-        // A caller may choose a column twice.
-        for column in self.columns.iter_mut().filter(|column| column.name() == name) {
-            self.rows.iter().for_each(|row| push(column, row));
-        }
-    }
-}
-
-impl Columns for Adding<'_> {
-    fn time(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> steerage::WallTime) {
-        let push = |column: &mut Column, row: &Row<'_>| column.push_number(Some(of(row).as_nanos()));
-        self.add(name, (Values::Time(Vec::new()), false), push);
-    }
-
-    fn count(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> u64) {
-        self.add(name, (Values::U64(Vec::new()), false), |column, row| column.push_number(Some(of(row))));
-    }
-
-    fn number<N: Number>(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> Option<N>) {
-        let values = match N::BITS {
-            8 => Values::U8(Vec::new()),
-            16 => Values::U16(Vec::new()),
-            _ => Values::U32(Vec::new()),
-        };
-        self.add(name, (values, true), |column, row| column.push_number(of(row).map(|number| number.to_u32().into())));
-    }
-
-    fn word(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>)) {
-        let push = |column: &mut Column, row: &Row<'_>| {
-            column.push_bytes(|text| {
-                of(row, text);
-                true
-            });
-        };
-        self.add(name, (Values::Text(Vec::new(), Vec::new()), false), push);
-    }
-
-    fn text(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool) {
-        let push = |column: &mut Column, row: &Row<'_>| column.push_bytes(|text| of(row, text));
-        self.add(name, (Values::Text(Vec::new(), Vec::new()), true), push);
-    }
+/// Returns the column of records with this name.
+fn field(name: &str) -> Option<&'static Field> {
+    FLOW.iter().chain(&CIC).chain([&JOINED]).find(|field| field.name == name)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ const SUBFLOW_AFTER: u64 = 1_000_000_000;
 
 const BULK_PACKETS: u64 = 4;
 
-pub(super) const FLAGS: [u16; 8] = [FIN, SYN, RST, PSH, ACK, URG, CWR, ECE];
+const FLAGS: [u16; 8] = [FIN, SYN, RST, PSH, ACK, URG, CWR, ECE];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stat {
@@ -206,6 +206,15 @@ impl Cic {
         }
     }
 
+    /// `is_turned` is true if the second endpoint is the source of the flow, which lasted `nanos`.
+    pub(super) fn view(&self, is_turned: bool, nanos: u64) -> CicView<'_> {
+        let [one, other] = &self.sides;
+        let sides = if is_turned { [other, one] } else { [one, other] };
+        let mut active = self.active;
+        active.add(self.last - self.active_since);
+        CicView { whole: self, sides, payload: one.payload.plus(&other.payload), active, nanos }
+    }
+
     /// The sum of two CPUs' statistics lacks the times between packets of different CPUs.
     fn merge(&mut self, other: &Self) {
         for (side, more) in self.sides.iter_mut().zip(&other.sides) {
@@ -238,6 +247,25 @@ impl Cic {
         self.last = self.last.max(other.last);
         self.pauses += other.pauses;
         self.flags.iter_mut().zip(other.flags).for_each(|(count, more)| *count += more);
+    }
+}
+
+/// The statistics of a flow whose record has ended, with the source before the destination.
+pub(super) struct CicView<'a> {
+    pub(super) whole: &'a Cic,
+    pub(super) sides: [&'a Side; 2],
+    pub(super) payload: Stat,
+    pub(super) active: Stat,
+    pub(super) nanos: u64,
+}
+
+impl CicView<'_> {
+    pub(super) fn per_subflow(&self, count: u64) -> f64 {
+        count as f64 / (self.whole.pauses + 1) as f64
+    }
+
+    pub(super) fn flag(&self, flag: u16) -> u64 {
+        FLAGS.iter().zip(self.whole.flags).find(|(known, _)| **known == flag).map_or(0, |(_, count)| count)
     }
 }
 

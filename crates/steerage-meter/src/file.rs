@@ -6,15 +6,13 @@ use std::slice;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use steerage::BucketId;
 use steerage_guard::file;
 use steerage_guard::path::PathError;
 
 use super::cells::Cells;
+use super::columns::header;
 use super::disk::Disk;
-use super::flow::{Flow, FlowEnd, Seen};
 use super::ipfix::{Encoder, Statistics};
-use super::key::Key;
 use super::output::{ExportError, FlowFormat};
 use super::parquet::Parquet;
 use super::record::FlowRecord;
@@ -42,8 +40,8 @@ enum Format {
 }
 
 impl Format {
-    fn new(format: FlowFormat) -> io::Result<Self> {
-        Ok(match format {
+    fn new(format: FlowFormat) -> Self {
+        match format {
             FlowFormat::Csv => Self::Csv,
             FlowFormat::JsonLines => Self::JsonLines,
             FlowFormat::Ipfix => Self::Ipfix {
@@ -51,7 +49,7 @@ impl Format {
                 statistics: Statistics::default(),
             },
             FlowFormat::Parquet => Self::Parquet(Box::new(Parquet::new())),
-        })
+        }
     }
 }
 
@@ -96,9 +94,9 @@ impl FlowFile {
         state: &Arc<WriterState>,
     ) -> io::Result<Self> {
         let mut out = RecordWriter::new(disk, state.ledger().take(Volume::NONE));
-        let format = Format::new(format)?;
+        let format = Format::new(format);
         if matches!(format, Format::Csv) {
-            out.part(Volume::NONE, &header()?)?;
+            out.part(Volume::NONE, header().as_bytes())?;
         }
         Ok(Self { out, format, path, has_ended: false })
     }
@@ -205,14 +203,4 @@ fn as_ipfix(
         records = later;
     }
     Ok(())
-}
-
-pub(super) fn header() -> io::Result<Vec<u8>> {
-    let flow = Flow::begin(&Seen::of(Key::other()), BucketId { group: 0, bucket: 0 });
-    let mut csv = csv::Writer::from_writer(Vec::new());
-    csv.serialize(FlowRecord::new(flow, FlowEnd::Forced)).map_err(io::Error::from)?;
-    let mut text = csv.into_inner().map_err(|error| io::Error::other(error.to_string()))?;
-    let end = text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |at| at + 1);
-    text.truncate(end);
-    Ok(text)
 }

@@ -11,8 +11,9 @@
 //! | `lists`, `wheel`, `flow_limit` | the flow that ends next, the flows of a bucket, and the limit for all flows |
 //! | `flow`, `tcp`, `timeouts` | count the packet, and decide when a record ends |
 //! | `names`, `cic` | look for names in packets, and collect flow statistics, if enabled |
-//! | `record`, `row`, `output` | the record of a flow, its columns, and its format |
-//! | `columns`, `column`, `batch`, `cic_columns` | the columns with types, and columns in memory for Arrow |
+//! | `record`, `output` | the record of a flow, and the formats of records |
+//! | `columns`, `cic_columns` | the columns of a record, and those of its flow statistics |
+//! | `column`, `batch` | columns in memory, for Arrow |
 //! | `cells` | keeps spreadsheets from taking names for formulas |
 //! | `writer_state`, `export` | hand records over to threads that write them |
 //! | `record_ledger`, `record_writer` | count each record as written or lost, as the kernel accepts it |
@@ -53,7 +54,6 @@ mod read;
 mod record;
 mod record_ledger;
 mod record_writer;
-mod row;
 mod settling;
 mod summary;
 mod table;

@@ -18,14 +18,11 @@ mod thrift;
 
 use std::io;
 
-use steerage::WallTime;
-
-use super::columns::{Columns, Number, columns};
+use super::columns::{FLOW, Row};
 use super::record::FlowRecord;
 use super::record_ledger::Volume;
 use super::record_writer::RecordWriter;
-use super::row::Row;
-use chunk::{Chunk, Column, Field, Kind, Values};
+use chunk::{Chunk, Column, Field};
 use thrift::Thrift;
 
 /// The maximum number of rows in a row group, as in files that DuckDB writes. A reader can read row
@@ -43,85 +40,6 @@ const VERSION: i32 = 1;
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
 
 const SAMPLE: &str = "steerage.sample";
-
-#[derive(Default)]
-struct Schema(Vec<Column>);
-
-impl Schema {
-    fn add(&mut self, name: &'static str, kind: Kind, is_optional: bool) {
-        self.0.push(Column::new(Field { name, kind, is_optional }));
-    }
-}
-
-impl Columns for Schema {
-    fn time(&mut self, name: &'static str, _: impl Fn(&Row<'_>) -> WallTime) {
-        self.add(name, Kind::Time, false);
-    }
-
-    fn count(&mut self, name: &'static str, _: impl Fn(&Row<'_>) -> u64) {
-        self.add(name, Kind::Count, false);
-    }
-
-    fn number<N: Number>(&mut self, name: &'static str, _: impl Fn(&Row<'_>) -> Option<N>) {
-        self.add(name, Kind::Number { bits: N::BITS as u8 }, true);
-    }
-
-    fn word(&mut self, name: &'static str, _: impl Fn(&Row<'_>, &mut Vec<u8>)) {
-        self.add(name, Kind::Text, false);
-    }
-
-    fn text(&mut self, name: &'static str, _: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool) {
-        self.add(name, Kind::Text, true);
-    }
-}
-
-struct Adding<'a> {
-    rows: &'a [Row<'a>],
-    columns: std::slice::IterMut<'a, Column>,
-}
-
-impl Columns for Adding<'_> {
-    fn time(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> WallTime) {
-        if let Some(Column { values: Values::Times(values), .. }) = self.columns.next() {
-            // Parquet's times in nanoseconds end in the year 2262.
-            values.extend(self.rows.iter().map(|row| i64::try_from(of(row).as_nanos()).unwrap_or(i64::MAX)));
-        }
-    }
-
-    fn count(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> u64) {
-        if let Some(Column { values: Values::Counts(values), .. }) = self.columns.next() {
-            values.extend(self.rows.iter().map(of));
-        }
-    }
-
-    fn number<N: Number>(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> Option<N>) {
-        if let Some(Column { values: Values::Numbers(values), present, .. }) = self.columns.next() {
-            present.extend(self.rows.iter().map(|row| u32::from(of(row).is_some())));
-            values.extend(self.rows.iter().filter_map(|row| of(row).map(Number::to_u32)));
-        }
-    }
-
-    fn word(&mut self, _: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>)) {
-        if let Some(Column { values: Values::Texts { text, ends }, .. }) = self.columns.next() {
-            for row in self.rows {
-                of(row, text);
-                ends.push(text.len() as u32);
-            }
-        }
-    }
-
-    fn text(&mut self, _: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool) {
-        if let Some(Column { values: Values::Texts { text, ends }, present, .. }) = self.columns.next() {
-            for row in self.rows {
-                let is_there = of(row, text);
-                present.push(is_there.into());
-                if is_there {
-                    ends.push(text.len() as u32);
-                }
-            }
-        }
-    }
-}
 
 struct Group {
     rows: usize,
@@ -144,10 +62,9 @@ pub(super) struct Parquet {
 
 impl Parquet {
     pub(super) fn new() -> Self {
-        let mut schema = Schema::default();
-        columns(&mut schema);
+        let columns = FLOW.iter().filter_map(Column::of).collect();
         let (open, complete) = (Volume::NONE, Volume::NONE);
-        Self { columns: schema.0, rows: 0, open, complete, groups: Vec::new(), at: 0, has_failed: false }
+        Self { columns, rows: 0, open, complete, groups: Vec::new(), at: 0, has_failed: false }
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -158,7 +75,7 @@ impl Parquet {
         while !records.is_empty() {
             let (now, later) = records.split_at(records.len().min(ROWS_MAX - self.rows));
             let rows: Vec<Row<'_>> = now.iter().map(Row::of).collect();
-            columns(&mut Adding { rows: &rows, columns: self.columns.iter_mut() });
+            self.columns.iter_mut().for_each(|column| column.add(&rows));
             self.rows += rows.len();
             self.open.add(Volume::of(now));
             if self.rows == ROWS_MAX {

@@ -4,7 +4,6 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
 use steerage::flow::Tunnel;
 use steerage::{FlowKey, WallTime, flow::protocol};
 
@@ -150,6 +149,10 @@ impl FlowRecord {
         matches!(self.flow.key.kind(), Kind::V4 | Kind::V6).then(|| self.flow.key.protocol())
     }
 
+    pub(super) fn ethertype(&self) -> Option<u16> {
+        (self.flow.key.kind() == Kind::Link).then(|| self.flow.key.ports().0)
+    }
+
     /// Returns the flow's protocol: a name, or `protocol-99`, `link`, `mpls` or `other`.
     pub fn kind(&self) -> Cow<'static, str> {
         Class::of(&self.flow.key).name()
@@ -176,16 +179,15 @@ impl FlowRecord {
             (None, Kind::Link | Kind::Mpls) => (Address::Station(stations(number)), None),
             (None, _) => (Address::None, None),
         };
-        [end(self.key().source(), from), end(self.key().destination(), to)]
+        let key = self.key();
+        [end(key.source(), from), end(key.destination(), to)]
     }
 
     fn end_of(&self, address: &Address, port: Option<u16>) -> String {
         let has_ports = matches!(self.protocol(), Some(protocol::TCP | protocol::UDP | protocol::SCTP));
         match (address, port.filter(|_| has_ports)) {
             (Address::Ip(address), Some(port)) => SocketAddr::new(*address, port).to_string(),
-            (Address::Ip(address), None) => address.to_string(),
-            (Address::Station([a, b, c, d, e, f]), _) => format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
-            (Address::None, _) => "-".to_owned(),
+            _ => address.to_string(),
         }
     }
 
@@ -289,14 +291,12 @@ pub(super) enum Address {
     None,
 }
 
-impl Serialize for Address {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ip(address) => serializer.collect_str(address),
-            Self::Station([a, b, c, d, e, f]) => {
-                serializer.collect_str(&format_args!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"))
-            }
-            Self::None => serializer.serialize_none(),
+            Self::Ip(address) => address.fmt(f),
+            Self::Station([a, b, c, d, e, g]) => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"),
+            Self::None => f.write_str("-"),
         }
     }
 }

@@ -10,8 +10,7 @@ use serde::Deserialize;
 use steerage::WallTime;
 
 use super::output::FlowFormat;
-use super::record::{Address, FlowRecord};
-use super::row::Row;
+use super::record::FlowRecord;
 
 /// Flows beyond this number of groups are added up as one group.
 const GROUPS_MAX: usize = 1 << 20;
@@ -173,15 +172,17 @@ impl Summary {
 
     /// Adds a record.
     pub fn add(&mut self, record: &FlowRecord) {
-        let row = Row::of(record);
-        let [source, destination] = [row.source, row.destination].map(text_of);
+        let ends = record.endpoints().map(|(address, port)| (address.to_string(), port));
+        let [forth, back] = [record.forth(), record.back()].map(|traffic| (traffic.packets, traffic.bytes));
         self.add_flow(&Flow {
-            kind: &row.kind,
-            ends: [(&source, row.source_port), (&destination, row.destination_port)],
-            forth: (row.packets, row.bytes),
-            back: (row.packets_back, row.bytes_back),
-            times: (row.first, row.last),
-            name: row.tls_sni.or(row.http_host).or(row.dns_query),
+            kind: &record.kind(),
+            ends: ends.each_ref().map(|(address, port)| (address.as_str(), *port)),
+            forth,
+            back,
+            times: (record.first(), record.last()),
+            name: record.names().and_then(|names| {
+                names.tls_sni.as_deref().or(names.http_host.as_deref()).or(names.dns_query.as_deref())
+            }),
         });
     }
 
@@ -310,14 +311,6 @@ impl Summary {
 impl Group {
     fn new(name: String, ends: Option<[String; 2]>, flow: &Flow<'_>) -> Self {
         Self { name, ends, records: 0, forth: (0, 0), back: (0, 0), times: flow.times }
-    }
-}
-
-fn text_of(address: Address) -> String {
-    match address {
-        Address::Ip(address) => address.to_string(),
-        Address::Station([a, b, c, d, e, f]) => format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
-        Address::None => NONE.to_owned(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use super::super::columns::{self, Cell, Row};
 use super::encode::{dictionary, differences, runs, width_of};
 use super::thrift::{Thrift, structure};
 
@@ -90,13 +91,14 @@ fn unsigned(bits: u8, to: &mut Thrift<'_>) {
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) field: Field,
-    pub(super) values: Values,
+    cell: &'static Cell,
+    values: Values,
     /// Has 1 for each row with a value, and 0 for each row without. Empty if every row has a value.
-    pub(super) present: Vec<u32>,
+    present: Vec<u32>,
 }
 
 #[derive(Debug)]
-pub(super) enum Values {
+enum Values {
     Times(Vec<i64>),
     Counts(Vec<u64>),
     Numbers(Vec<u32>),
@@ -115,14 +117,49 @@ struct Encoded {
 }
 
 impl Column {
-    pub(super) fn new(field: Field) -> Self {
-        let values = match field.kind {
-            Kind::Time => Values::Times(Vec::new()),
-            Kind::Count => Values::Counts(Vec::new()),
-            Kind::Number { .. } => Values::Numbers(Vec::new()),
-            Kind::Text => Values::Texts { text: Vec::new(), ends: Vec::new() },
+    /// Returns `None` for floating-point numbers, which no column of Parquet files has.
+    pub(super) fn of(column: &'static columns::Field) -> Option<Self> {
+        let (kind, values) = match column.cell {
+            Cell::Time(_) => (Kind::Time, Values::Times(Vec::new())),
+            Cell::U8(_) => (Kind::Number { bits: 8 }, Values::Numbers(Vec::new())),
+            Cell::U16(_) => (Kind::Number { bits: 16 }, Values::Numbers(Vec::new())),
+            Cell::U32(_) => (Kind::Number { bits: 32 }, Values::Numbers(Vec::new())),
+            Cell::U64(_) => (Kind::Count, Values::Counts(Vec::new())),
+            Cell::F64(_) => return None,
+            Cell::Text(_) => (Kind::Text, Values::Texts { text: Vec::new(), ends: Vec::new() }),
         };
-        Self { field, values, present: Vec::new() }
+        let field = Field { name: column.name, kind, is_optional: column.is_optional };
+        Some(Self { field, cell: &column.cell, values, present: Vec::new() })
+    }
+
+    pub(super) fn add(&mut self, rows: &[Row<'_>]) {
+        let present = &mut self.present;
+        let mut note = |is_present: bool| {
+            if self.field.is_optional {
+                present.push(is_present.into());
+            }
+        };
+        match (self.cell, &mut self.values) {
+            (Cell::Time(of), Values::Times(values)) => {
+                // Parquet's times in nanoseconds end in the year 2262.
+                let time = |nanos: u64| i64::try_from(nanos).unwrap_or(i64::MAX);
+                add(rows, |row| of(row).map(time), values, note);
+            }
+            (Cell::U8(of), Values::Numbers(values)) => add(rows, |row| of(row).map(u32::from), values, note),
+            (Cell::U16(of), Values::Numbers(values)) => add(rows, |row| of(row).map(u32::from), values, note),
+            (Cell::U32(of), Values::Numbers(values)) => add(rows, of, values, note),
+            (Cell::U64(of), Values::Counts(values)) => add(rows, of, values, note),
+            (Cell::Text(of), Values::Texts { text, ends }) => {
+                for row in rows {
+                    let is_present = of(row, text);
+                    note(is_present);
+                    if is_present {
+                        ends.push(text.len() as u32);
+                    }
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Appends the pages to `group`, which begins at `start` in the file, and empties the column.
@@ -165,6 +202,17 @@ impl Column {
         self.present.clear();
         let (field, file_bytes) = (self.field, (group.len() - begin) as u64);
         Ok(Chunk { field, encoding, rows, absent, range, dictionary_at, data_at, plain_bytes, file_bytes })
+    }
+}
+
+fn add<N>(rows: &[Row<'_>], of: impl Fn(&Row<'_>) -> Option<N>, to: &mut Vec<N>, mut note: impl FnMut(bool)) {
+    to.reserve(rows.len());
+    for row in rows {
+        let value = of(row);
+        note(value.is_some());
+        if let Some(value) = value {
+            to.push(value);
+        }
     }
 }
 

@@ -131,7 +131,7 @@ impl Export {
     /// Returns true if records can be sent. If records cannot be sent, waits until the connection
     /// has been down for [`DOWN_MAX`].
     fn reconnect(&mut self) -> bool {
-        while let (Some(since), Some(retry_at)) = (self.way.down_since(), self.way.retry_at()) {
+        while let Some((since, retry_at)) = self.way.down() {
             let hurried = self.shared.is_hurried();
             let now = Instant::now();
             if !hurried && now >= retry_at && self.way.connect() {
@@ -258,7 +258,7 @@ impl Export {
     }
 
     fn send_statistics(&mut self) {
-        if self.way.down_since().is_some() {
+        if self.way.down().is_some() {
             return;
         }
         let counts = self.shared.counts();

@@ -128,29 +128,31 @@ impl Encoder {
 
     pub(in super::super) fn encode_statistics(&mut self, statistics: &Statistics, now: SystemTime) {
         self.begin(now);
-        let about_exporter = [
-            (EXPORTING_PROCESS_ID, Number::Four(std::process::id())),
-            (EXPORTED_MESSAGE_TOTAL_COUNT, Number::Eight(statistics.messages)),
-            (EXPORTED_FLOW_RECORD_TOTAL_COUNT, Number::Eight(statistics.records)),
-            (EXPORTED_OCTET_TOTAL_COUNT, Number::Eight(statistics.bytes)),
-            (NOT_SENT_FLOW_TOTAL_COUNT, Number::Eight(statistics.lost)),
-            (NOT_SENT_PACKET_TOTAL_COUNT, Number::Eight(statistics.lost_packets)),
-            (NOT_SENT_OCTET_TOTAL_COUNT, Number::Eight(statistics.lost_bytes)),
-        ];
-        let about_meters = [
-            (OBSERVATION_DOMAIN_ID, Number::Four(self.domain)),
-            (IGNORED_PACKET_TOTAL_COUNT, Number::Eight(statistics.ignored)),
-        ];
-        self.options(STATISTICS, &about_exporter);
-        self.options(LOSSES, &about_meters);
+        self.options(
+            STATISTICS,
+            &[
+                (EXPORTING_PROCESS_ID, &std::process::id().to_be_bytes()),
+                (EXPORTED_MESSAGE_TOTAL_COUNT, &statistics.messages.to_be_bytes()),
+                (EXPORTED_FLOW_RECORD_TOTAL_COUNT, &statistics.records.to_be_bytes()),
+                (EXPORTED_OCTET_TOTAL_COUNT, &statistics.bytes.to_be_bytes()),
+                (NOT_SENT_FLOW_TOTAL_COUNT, &statistics.lost.to_be_bytes()),
+                (NOT_SENT_PACKET_TOTAL_COUNT, &statistics.lost_packets.to_be_bytes()),
+                (NOT_SENT_OCTET_TOTAL_COUNT, &statistics.lost_bytes.to_be_bytes()),
+            ],
+        );
+        let domain = self.domain.to_be_bytes();
+        let ignored = statistics.ignored.to_be_bytes();
+        self.options(LOSSES, &[(OBSERVATION_DOMAIN_ID, &domain), (IGNORED_PACKET_TOTAL_COUNT, &ignored)]);
         if statistics.sample > 1 {
-            let about_selector = [
-                (SELECTOR_ID_ELEMENT, Number::Eight(SELECTOR_ID)),
-                (FLOW_SELECTOR_ALGORITHM, Number::Two(BY_HASH)),
-                (SAMPLING_SIZE, Number::Four(1)),
-                (SAMPLING_POPULATION, Number::Four(statistics.sample)),
-            ];
-            self.options(SELECTOR, &about_selector);
+            self.options(
+                SELECTOR,
+                &[
+                    (SELECTOR_ID_ELEMENT, &SELECTOR_ID.to_be_bytes()),
+                    (FLOW_SELECTOR_ALGORITHM, &BY_HASH.to_be_bytes()),
+                    (SAMPLING_SIZE, &1_u32.to_be_bytes()),
+                    (SAMPLING_POPULATION, &statistics.sample.to_be_bytes()),
+                ],
+            );
         }
         self.has_options = true;
         self.finish();
@@ -199,16 +201,16 @@ impl Encoder {
         self.data_records += 1;
     }
 
-    /// The first element of an options record is its scope.
-    fn options(&mut self, id: u16, elements: &[(Element, Number)]) {
-        let put =
-            |to: &mut dyn NumberFields| elements.iter().for_each(|(element, number)| to.number(*element, *number));
+    /// Adds an options record with these elements and values. The first element is its scope.
+    fn options(&mut self, id: u16, elements: &[(Element, &[u8])]) {
         if !self.knows_options {
             self.open(OPTIONS_TEMPLATE_SET);
-            template(&mut self.message, id, Some(SCOPES), |to| put(to));
+            template(&mut self.message, id, Some(SCOPES), |to| {
+                elements.iter().for_each(|(element, value)| to.specify(*element, value.len() as u16));
+            });
         }
         self.open(id);
-        put(&mut Values(&mut self.message));
+        elements.iter().for_each(|(_, value)| self.message.extend_from_slice(value));
         self.data_records += 1;
     }
 
@@ -245,27 +247,6 @@ impl Encoder {
         self.message.truncate(mark.len);
         self.fresh.truncate(mark.fresh);
         (self.set, self.data_records) = (mark.set, mark.data_records);
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Number {
-    Two(u16),
-    Four(u32),
-    Eight(u64),
-}
-
-trait NumberFields {
-    fn number(&mut self, element: Element, value: Number);
-}
-
-impl<F: Fields> NumberFields for F {
-    fn number(&mut self, element: Element, value: Number) {
-        match value {
-            Number::Two(value) => self.put(element, value.to_be_bytes()),
-            Number::Four(value) => self.put(element, value.to_be_bytes()),
-            Number::Eight(value) => self.put(element, value.to_be_bytes()),
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Sends messages in UDP datagrams, or over a TCP connection that is opened again after it breaks.
 
 use std::io::{self, IoSlice, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -143,16 +143,10 @@ impl Way {
         if socket.local_addr().is_ok_and(|address| address.is_ipv6()) { UDP_OVER_IPV6 } else { UDP_OVER_IPV4 }
     }
 
-    pub(super) fn down_since(&self) -> Option<Instant> {
+    /// Returns since when there is no connection, and the time of the next attempt to connect.
+    pub(super) fn down(&self) -> Option<(Instant, Instant)> {
         match self.open {
-            Open::Down { since, .. } => Some(since),
-            _ => None,
-        }
-    }
-
-    pub(super) fn retry_at(&self) -> Option<Instant> {
-        match self.open {
-            Open::Down { retry_at, .. } => Some(retry_at),
+            Open::Down { since, retry_at, .. } => Some((since, retry_at)),
             _ => None,
         }
     }
@@ -168,25 +162,22 @@ impl Way {
     /// Tries to connect to each address of the collector. Returns true if a connection exists.
     pub(super) fn connect(&mut self) -> bool {
         let Open::Down { since, wait, .. } = self.open else { return true };
-        let mut error = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
-        for address in &self.addresses {
-            let connected = TcpStream::connect_timeout(address, CONNECT_MAX).and_then(|stream| {
-                stream.set_write_timeout(Some(WRITE_LOOK))?;
-                // Messages are as large as possible, so Nagle's algorithm would bring no advantage.
-                stream.set_nodelay(true)?;
-                Ok(stream)
-            });
-            match connected {
-                Ok(stream) => {
-                    self.open = Open::Tcp(stream);
-                    return true;
-                }
-                Err(cause) => error = cause,
+        let connected = first_open(&self.addresses, |address| {
+            let stream = TcpStream::connect_timeout(address, CONNECT_MAX)?;
+            stream.set_write_timeout(Some(WRITE_LOOK))?;
+            // Messages are as large as possible, so Nagle's algorithm would bring no advantage.
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        });
+        let is_connected = connected.is_ok();
+        match connected {
+            Ok(stream) => self.open = Open::Tcp(stream),
+            Err(error) => {
+                self.open = Open::Down { since, retry_at: Instant::now() + wait, wait: (2 * wait).min(RETRY_MAX) };
+                self.error = Some(error);
             }
         }
-        self.open = Open::Down { since, retry_at: Instant::now() + wait, wait: (2 * wait).min(RETRY_MAX) };
-        self.error = Some(error);
-        false
+        is_connected
     }
 
     pub(super) fn takes_trains(&self) -> bool {
@@ -221,20 +212,29 @@ impl Open {
     }
 }
 
-fn udp(addresses: &[SocketAddr]) -> io::Result<UdpSocket> {
+/// Opens a socket for the first address that `open` accepts. If there is none, returns the error of
+/// the last address.
+fn first_open<T>(addresses: &[SocketAddr], open: impl Fn(&SocketAddr) -> io::Result<T>) -> io::Result<T> {
     let mut error = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     for address in addresses {
-        let from: SocketAddr = match address {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        };
-        let made = UdpSocket::bind(from).and_then(|socket| socket.connect(address).map(|()| socket));
-        match made {
-            Ok(socket) => return Ok(socket),
+        match open(address) {
+            Ok(opened) => return Ok(opened),
             Err(cause) => error = cause,
         }
     }
     Err(error)
+}
+
+fn udp(addresses: &[SocketAddr]) -> io::Result<UdpSocket> {
+    first_open(addresses, |address| {
+        let from: IpAddr = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((from, 0))?;
+        socket.connect(address)?;
+        Ok(socket)
+    })
 }
 
 fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>) -> Sent {

@@ -326,41 +326,34 @@ impl Flow {
             (self.vlans, self.tunnel, self.tunnel_id) = (other.vlans, other.tunnel, other.tunnel_id);
             self.state = self.state & !HAS_TUNNEL_ID | other.state & HAS_TUNNEL_ID;
         }
-        if self.can_close() {
-            (0..2).for_each(|side| {
-                let resets = &mut self.icmp_or_resets[side];
-                *resets = resets.saturating_add(other.icmp_or_resets[side]);
-            });
-        } else if other.first < self.first {
+        if !self.can_close() && other.first < self.first {
             self.icmp_or_resets = other.icmp_or_resets;
         }
         self.tcp.merge(&other.tcp, self.last >= other.last);
-        self.first = self.first.min(other.first);
-        self.last = self.last.max(other.last);
-        self.state |= other.state & (CLOSED | USED);
-        for side in 0..2 {
-            self.traffic[side] += other.traffic[side];
-            self.tcp_flags[side] |= other.tcp_flags[side];
-        }
+        self.add_counts(other);
     }
 
     /// Adds the packets of `later` as if they were added one by one, except that a segment in
     /// `later` does not count as a retransmission of a segment in `self`.
     pub(super) fn join(&mut self, later: &Self) {
         self.tcp.join(&later.tcp);
-        self.first = self.first.min(later.first);
-        self.last = self.last.max(later.last);
-        for side in 0..2 {
-            self.traffic[side] += later.traffic[side];
-            self.tcp_flags[side] |= later.tcp_flags[side];
-            if self.can_close() {
-                let resets = &mut self.icmp_or_resets[side];
-                *resets = resets.saturating_add(later.icmp_or_resets[side]);
-            }
-        }
-        self.state |= later.state & (CLOSED | USED);
+        self.add_counts(later);
         if self.tcp_flags[0] & self.tcp_flags[1] & FIN != 0 {
             self.state |= CLOSED;
+        }
+    }
+
+    fn add_counts(&mut self, other: &Self) {
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        self.state |= other.state & (CLOSED | USED);
+        for side in 0..2 {
+            self.traffic[side] += other.traffic[side];
+            self.tcp_flags[side] |= other.tcp_flags[side];
+            if self.can_close() {
+                let resets = &mut self.icmp_or_resets[side];
+                *resets = resets.saturating_add(other.icmp_or_resets[side]);
+            }
         }
     }
 

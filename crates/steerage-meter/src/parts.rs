@@ -376,22 +376,18 @@ impl Edges {
             if let Some(first) = next.chain.first_mut().filter(|_| flow.is_open()) {
                 (first.follows_cut, self.joined) = (true, self.joined + 1);
             }
-            if !flow.is_open() {
-                let open = fold(None, &next.chain, &timeouts, &mut records);
-                flow.open = next.open.or(open);
-            } else if next.chain.is_empty() {
+            let rest = if flow.is_open() && next.chain.is_empty() {
                 // The flow of the later part began long after the beginning of that part.
                 let is_another = next.open.is_some();
                 flow.expire((end, number), is_another, &rules, &mut records);
-                flow.open = next.open.or(flow.open);
-            } else if let Some(open) = flow.open.take() {
-                let open = fold(Some(open), &next.chain, &timeouts, &mut records);
-                flow.open = next.open.or(open);
+                Vec::new()
+            } else if flow.is_open() && flow.open.is_none() {
+                append(&mut flow.chain, next.chain, &rules)
             } else {
-                let rest = append(&mut flow.chain, next.chain, &rules);
-                let open = fold(None, &rest, &timeouts, &mut records);
-                flow.open = next.open.or(open);
-            }
+                next.chain
+            };
+            let open = fold(flow.open.take(), &rest, &timeouts, &mut records);
+            flow.open = next.open.or(open);
             if flow.is_open() || !flow.chain.is_empty() {
                 self.flows.insert(key, flow);
             }

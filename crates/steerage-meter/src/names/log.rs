@@ -67,29 +67,26 @@ impl Log {
 
 impl Found {
     fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
-        let mut kind: u8 = match self {
+        let own: u8 = match self {
             Self::Nothing => 0,
             Self::Message(_) => 1,
             Self::Names(..) => 2,
         };
+        let mut kind = own;
         coder.number(&mut kind)?;
-        match (kind, &mut *self) {
-            (0, _) => *self = Self::Nothing,
-            (1, Self::Message(message)) => code_message(coder, message)?,
-            (1, _) => {
-                let mut message = dns::Message { id: 0, question: None, response: None };
-                code_message(coder, &mut message)?;
-                *self = Self::Message(message);
-            }
-            (2, Self::Names(names, settled)) => code_names(coder, Arc::make_mut(names), settled)?,
-            (2, _) => {
-                let (mut names, mut settled) = (FlowNames::default(), [false; 2]);
-                code_names(coder, &mut names, &mut settled)?;
-                *self = Self::Names(Arc::new(names), settled);
-            }
-            _ => return Err(MalformedEdges),
+        if kind != own {
+            *self = match kind {
+                0 => Self::Nothing,
+                1 => Self::Message(dns::Message { id: 0, question: None, response: None }),
+                2 => Self::Names(Arc::default(), [false; 2]),
+                _ => return Err(MalformedEdges),
+            };
         }
-        Ok(())
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Message(message) => code_message(coder, message),
+            Self::Names(names, settled) => code_names(coder, Arc::make_mut(names), settled),
+        }
     }
 }
 

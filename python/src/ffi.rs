@@ -30,6 +30,8 @@ pub(crate) trait Batches: Send {
     fn next(&mut self) -> Result<Option<ColumnBatch>, String>;
 }
 
+/// A default structure is a released one.
+#[derive(Default)]
 #[repr(C)]
 struct ArrowSchema {
     format: *const c_char,
@@ -43,6 +45,8 @@ struct ArrowSchema {
     private_data: *mut c_void,
 }
 
+/// A released array, such as the default one, marks the end of a stream.
+#[derive(Default)]
 #[repr(C)]
 struct ArrowArray {
     length: i64,
@@ -66,8 +70,9 @@ struct ArrowArrayStream {
     private_data: *mut c_void,
 }
 
-macro_rules! released_when_dropped {
-    ($($structure:ty),*) => {$(
+/// Structures whose field `private_data` is a box of the parts to which their pointers lead.
+macro_rules! owners {
+    ($($structure:ty: $parts:ty),*) => {$(
         // SAFETY: the structure owns all that its pointers lead to, and nothing in it belongs to one thread.
         unsafe impl Send for $structure {}
 
@@ -79,79 +84,87 @@ macro_rules! released_when_dropped {
                 }
             }
         }
+
+        impl $structure {
+            unsafe extern "C" fn release(structure: *mut Self) {
+                // SAFETY: the caller owns the structure, which `new` made and nobody has released.
+                unsafe {
+                    drop(Box::from_raw((*structure).private_data.cast::<$parts>()));
+                    (*structure).release = None;
+                }
+            }
+        }
     )*};
 }
 
-released_when_dropped!(ArrowSchema, ArrowArray, ArrowArrayStream);
+owners!(ArrowSchema: SchemaParts, ArrowArray: ArrayParts, ArrowArrayStream: StreamParts);
 
-struct SchemaParts {
-    format: &'static CStr,
-    name: CString,
-    metadata: Vec<u8>,
-    children: Vec<*mut ArrowSchema>,
+/// The structures that belong to another structure, which has pointers to them.
+struct Children<T>(Vec<*mut T>);
+
+impl<T> Children<T> {
+    fn new(children: impl Iterator<Item = T>) -> Self {
+        Self(children.map(|child| Box::into_raw(Box::new(child))).collect())
+    }
 }
 
-impl Drop for SchemaParts {
+impl<T> Drop for Children<T> {
     fn drop(&mut self) {
-        for child in self.children.drain(..) {
-            // SAFETY: `ArrowSchema::new` made the pointer from a box, and nobody else frees it.
+        for child in self.0.drain(..) {
+            // SAFETY: `new` made the pointer from a box, and nobody else frees it.
             drop(unsafe { Box::from_raw(child) });
         }
     }
 }
 
-impl ArrowSchema {
-    fn end() -> Self {
-        let (format, name, metadata) = (ptr::null(), ptr::null(), ptr::null());
-        let (children, dictionary, private_data) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        Self { format, name, metadata, flags: 0, n_children: 0, children, dictionary, release: None, private_data }
-    }
+struct SchemaParts {
+    format: &'static CStr,
+    name: CString,
+    metadata: Vec<u8>,
+    children: Children<ArrowSchema>,
+}
 
-    fn new(format: &'static CStr, name: &str, flags: i64, metadata: Vec<u8>, children: Vec<Self>) -> Self {
+impl ArrowSchema {
+    fn new(format: &'static CStr, name: &str, flags: i64, metadata: Vec<u8>, children: Children<Self>) -> Self {
         let name = CString::new(name).unwrap_or_default();
-        let children = children.into_iter().map(|child| Box::into_raw(Box::new(child))).collect();
         let mut parts = Box::new(SchemaParts { format, name, metadata, children });
         Self {
             format: parts.format.as_ptr(),
             name: parts.name.as_ptr(),
             metadata: if parts.metadata.is_empty() { ptr::null() } else { parts.metadata.as_ptr().cast() },
             flags,
-            n_children: parts.children.len() as i64,
-            children: parts.children.as_mut_ptr(),
+            n_children: parts.children.0.len() as i64,
+            children: parts.children.0.as_mut_ptr(),
             dictionary: ptr::null_mut(),
             release: Some(Self::release),
             private_data: Box::into_raw(parts).cast(),
         }
     }
 
-    unsafe extern "C" fn release(schema: *mut Self) {
-        // SAFETY: the caller owns the schema, which `new` made and nobody has released.
-        unsafe {
-            drop(Box::from_raw((*schema).private_data.cast::<SchemaParts>()));
-            (*schema).release = None;
-        }
-    }
-
     fn of_column(column: &Column) -> Self {
         let flags = if column.present().is_some() { NULLABLE } else { 0 };
-        Self::new(format_of(column.values()), column.name(), flags, Vec::new(), Vec::new())
+        let (format, _) = layout(column.values());
+        Self::new(format, column.name(), flags, Vec::new(), Children(Vec::new()))
     }
 
     fn of_batch(batch: &ColumnBatch, metadata: &[(String, String)]) -> Self {
-        Self::new(c"+s", "", 0, encoded(metadata), batch.columns().iter().map(Self::of_column).collect())
+        let children = Children::new(batch.columns().iter().map(Self::of_column));
+        Self::new(c"+s", "", 0, encoded(metadata), children)
     }
 }
 
-fn format_of(values: &Values) -> &'static CStr {
+/// Returns the Arrow format of a column, and the buffers that have its values.
+fn layout(values: &Values) -> (&'static CStr, Vec<*const c_void>) {
     match values {
-        Values::Time(_) => c"tsn:UTC",
-        Values::U8(_) => c"C",
-        Values::U16(_) => c"S",
-        Values::U32(_) => c"I",
-        Values::U64(_) => c"L",
-        Values::F64(_) => c"g",
-        Values::Text(..) => c"u",
-        _ => c"z",
+        Values::Time(values) => (c"tsn:UTC", vec![values.as_ptr().cast()]),
+        Values::U8(values) => (c"C", vec![values.as_ptr().cast()]),
+        Values::U16(values) => (c"S", vec![values.as_ptr().cast()]),
+        Values::U32(values) => (c"I", vec![values.as_ptr().cast()]),
+        Values::U64(values) => (c"L", vec![values.as_ptr().cast()]),
+        Values::F64(values) => (c"g", vec![values.as_ptr().cast()]),
+        Values::Text(positions, bytes) => (c"u", vec![positions.as_ptr().cast(), bytes.as_ptr().cast()]),
+        Values::Bytes(positions, bytes) => (c"z", vec![positions.as_ptr().cast(), bytes.as_ptr().cast()]),
+        _ => (c"n", Vec::new()),
     }
 }
 
@@ -171,18 +184,9 @@ fn encoded(metadata: &[(String, String)]) -> Vec<u8> {
 
 struct ArrayParts {
     buffers: Vec<*const c_void>,
-    children: Vec<*mut ArrowArray>,
+    children: Children<ArrowArray>,
     /// The column that owns the memory of the array's buffers.
     _column: Option<Column>,
-}
-
-impl Drop for ArrayParts {
-    fn drop(&mut self) {
-        for child in self.children.drain(..) {
-            // SAFETY: `ArrowArray::new` made the pointer from a box, and nobody else frees it.
-            drop(unsafe { Box::from_raw(child) });
-        }
-    }
 }
 
 impl ArrowArray {
@@ -193,65 +197,27 @@ impl ArrowArray {
             null_count: absent as i64,
             offset: 0,
             n_buffers: parts.buffers.len() as i64,
-            n_children: parts.children.len() as i64,
+            n_children: parts.children.0.len() as i64,
             buffers: parts.buffers.as_mut_ptr(),
-            children: parts.children.as_mut_ptr(),
+            children: parts.children.0.as_mut_ptr(),
             dictionary: ptr::null_mut(),
             release: Some(Self::release),
             private_data: Box::into_raw(parts).cast(),
         }
     }
 
-    /// Returns a released array, which marks the end of a stream.
-    fn end() -> Self {
-        let (buffers, children, dictionary, private_data) =
-            (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        let (length, null_count, offset, n_buffers, n_children) = (0, 0, 0, 0, 0);
-        Self {
-            length,
-            null_count,
-            offset,
-            n_buffers,
-            n_children,
-            buffers,
-            children,
-            dictionary,
-            release: None,
-            private_data,
-        }
-    }
-
-    unsafe extern "C" fn release(array: *mut Self) {
-        // SAFETY: the caller owns the array, which `new` made and nobody has released.
-        unsafe {
-            drop(Box::from_raw((*array).private_data.cast::<ArrayParts>()));
-            (*array).release = None;
-        }
-    }
-
     fn of_column(column: Column) -> Self {
         let present = column.present().map_or(ptr::null(), |bits| bits.as_ptr().cast());
         // Moving the column does not move the memory of its vectors, so the pointers stay valid.
-        let buffers = match column.values() {
-            Values::Time(values) => vec![present, values.as_ptr().cast()],
-            Values::U8(values) => vec![present, values.as_ptr().cast()],
-            Values::U16(values) => vec![present, values.as_ptr().cast()],
-            Values::U32(values) => vec![present, values.as_ptr().cast()],
-            Values::U64(values) => vec![present, values.as_ptr().cast()],
-            Values::F64(values) => vec![present, values.as_ptr().cast()],
-            Values::Text(positions, bytes) | Values::Bytes(positions, bytes) => {
-                vec![present, positions.as_ptr().cast(), bytes.as_ptr().cast()]
-            }
-            _ => vec![present],
-        };
+        let buffers = [present].into_iter().chain(layout(column.values()).1).collect();
         let rows = (column.rows(), column.absent());
-        Self::new(rows, ArrayParts { buffers, children: Vec::new(), _column: Some(column) })
+        Self::new(rows, ArrayParts { buffers, children: Children(Vec::new()), _column: Some(column) })
     }
 
     fn of_batch(mut batch: ColumnBatch) -> Self {
         let rows = batch.columns().first().map_or(0, Column::rows);
         let columns = batch.columns_mut().iter_mut().map(Column::take);
-        let children = columns.map(|column| Box::into_raw(Box::new(Self::of_column(column)))).collect();
+        let children = Children::new(columns.map(Self::of_column));
         Self::new((rows, 0), ArrayParts { buffers: vec![ptr::null()], children, _column: None })
     }
 }
@@ -288,21 +254,13 @@ impl ArrowArrayStream {
         // SAFETY: as for `schema`.
         unsafe {
             let parts = &mut *(*stream).private_data.cast::<StreamParts>();
-            parts.call(to, |batches| Ok(batches.next()?.map_or_else(ArrowArray::end, ArrowArray::of_batch)))
+            parts.call(to, |batches| Ok(batches.next()?.map_or_else(ArrowArray::default, ArrowArray::of_batch)))
         }
     }
 
     unsafe extern "C" fn last_error(stream: *mut Self) -> *const c_char {
         // SAFETY: the caller owns the stream, which `new` made.
         unsafe { (*(*stream).private_data.cast::<StreamParts>()).error.as_ptr() }
-    }
-
-    unsafe extern "C" fn release(stream: *mut Self) {
-        // SAFETY: the caller owns the stream, which `new` made and nobody has released.
-        unsafe {
-            drop(Box::from_raw((*stream).private_data.cast::<StreamParts>()));
-            (*stream).release = None;
-        }
     }
 }
 
@@ -348,7 +306,7 @@ pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Resul
     if stream.release.is_none() {
         return Err("the stream was read already: give a new table".to_owned());
     }
-    let schema = stream.taken(stream.get_schema, ArrowSchema::end())?;
+    let schema = stream.taken(stream.get_schema)?;
     let columns = || 0..schema.n_children.max(0) as usize;
     // SAFETY: a schema has `n_children` children, whose texts end with a 0.
     let text =
@@ -358,7 +316,7 @@ pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Resul
     let format = text(nth, |child| child.format).to_owned();
     let mut bytes = Vec::new();
     loop {
-        let array = stream.taken(stream.get_next, ArrowArray::end())?;
+        let array = stream.taken(stream.get_next)?;
         if array.release.is_none() {
             return Ok(bytes);
         }
@@ -368,12 +326,11 @@ pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Resul
 }
 
 impl ArrowArrayStream {
-    fn taken<T>(
+    fn taken<T: Default>(
         &mut self,
         function: Option<unsafe extern "C" fn(*mut Self, *mut T) -> c_int>,
-        empty: T,
     ) -> Result<T, String> {
-        let mut taken = empty;
+        let mut taken = T::default();
         let function = function.ok_or("the stream has no functions")?;
         // SAFETY: the stream was not released, and `taken` has room for the structure.
         if unsafe { function(self, &mut taken) } == 0 {

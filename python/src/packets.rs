@@ -1,6 +1,7 @@
 //! A run that creates a row for each packet, and a function that parses the headers of one packet.
 
-use std::fmt::Write as _;
+use std::fmt::Display;
+use std::io::Write;
 use std::net::IpAddr;
 
 use pyo3::prelude::*;
@@ -15,77 +16,71 @@ use crate::error::Failure;
 use crate::run::{Batcher, Run, Stop, Work};
 use crate::{Given, PyRun, ffi, metadata};
 
-#[derive(Clone, Copy)]
-enum Field {
-    Time,
-    Length,
-    Captured,
-    Link,
-    Interface,
-    Protocol,
-    Source,
-    SourcePort,
-    Destination,
-    DestinationPort,
-    TcpFlags,
-    IcmpType,
-    IcmpCode,
-    Vlan,
-    VlanInner,
-    Tunnel,
-    TunnelId,
-    FragmentOffset,
-    Bucket,
-    Payload,
-    Data,
+/// Adds the row of a packet to a column.
+type Add = fn(&mut Column, &Packet<'_>, &Dissection);
+
+/// A column of packets.
+struct Field {
+    name: &'static str,
+    values: Values,
+    /// True if rows may have no value.
+    is_optional: bool,
+    add: Add,
 }
 
-/// Returns the columns of packets. The last element of a tuple is true if the column may have rows
-/// without a value.
-fn fields() -> [(Field, &'static str, Values, bool); 21] {
-    let (u8s, u16s, u32s) = (|| Values::U8(Vec::new()), || Values::U16(Vec::new()), || Values::U32(Vec::new()));
-    let text = || Values::Text(Vec::new(), Vec::new());
-    let bytes = || Values::Bytes(Vec::new(), Vec::new());
-    [
-        (Field::Time, "time", Values::Time(Vec::new()), true),
-        (Field::Length, "length", u32s(), false),
-        (Field::Captured, "captured", u32s(), false),
-        (Field::Link, "link", u16s(), false),
-        (Field::Interface, "interface", u16s(), true),
-        (Field::Protocol, "protocol", u8s(), true),
-        (Field::Source, "source", text(), true),
-        (Field::SourcePort, "source_port", u16s(), true),
-        (Field::Destination, "destination", text(), true),
-        (Field::DestinationPort, "destination_port", u16s(), true),
-        (Field::TcpFlags, "tcp_flags", u16s(), true),
-        (Field::IcmpType, "icmp_type", u8s(), true),
-        (Field::IcmpCode, "icmp_code", u8s(), true),
-        (Field::Vlan, "vlan", u16s(), true),
-        (Field::VlanInner, "vlan_inner", u16s(), true),
-        (Field::Tunnel, "tunnel", text(), true),
-        (Field::TunnelId, "tunnel_id", u32s(), true),
-        (Field::FragmentOffset, "fragment_offset", u32s(), true),
-        (Field::Bucket, "bucket", u16s(), false),
-        (Field::Payload, "payload", bytes(), true),
-        (Field::Data, "data", bytes(), false),
-    ]
+const U8: Values = Values::U8(Vec::new());
+const U16: Values = Values::U16(Vec::new());
+const U32: Values = Values::U32(Vec::new());
+const TIME: Values = Values::Time(Vec::new());
+const TEXT: Values = Values::Text(Vec::new(), Vec::new());
+const BYTES: Values = Values::Bytes(Vec::new(), Vec::new());
+
+#[rustfmt::skip]
+static FIELDS: [Field; 21] = [
+    maybe("time", TIME, |to, packet, _| to.push_number(packet.time().map(|time| time.as_nanos()))),
+    always("length", U32, |to, packet, _| to.push_number(Some(packet.wire_len() as u64))),
+    always("captured", U32, |to, packet, _| to.push_number(Some(packet.data().len() as u64))),
+    always("link", U16, |to, packet, _| to.push_number(Some(packet.link().0.into()))),
+    maybe("interface", U16, |to, packet, _| to.push_number(packet.interface().map(u64::from))),
+    maybe("protocol", U8, |to, _, found| to.push_number(found.ip.map(|ip| ip.protocol.into()))),
+    maybe("source", TEXT, |to, packet, found| push_text(to, addresses(packet.data(), found).map(|ends| ends[0]))),
+    maybe("source_port", U16, |to, _, found| to.push_number(ports(found).map(|ports| ports[0].into()))),
+    maybe("destination", TEXT, |to, packet, found| push_text(to, addresses(packet.data(), found).map(|ends| ends[1]))),
+    maybe("destination_port", U16, |to, _, found| to.push_number(ports(found).map(|ports| ports[1].into()))),
+    maybe("tcp_flags", U16, |to, _, found| to.push_number(found.tcp_flags.map(u64::from))),
+    maybe("icmp_type", U8, |to, _, found| to.push_number(found.icmp.map(|(kind, _)| kind.into()))),
+    maybe("icmp_code", U8, |to, _, found| to.push_number(found.icmp.map(|(_, code)| code.into()))),
+    maybe("vlan", U16, |to, _, found| to.push_number(found.vlans[0].map(u64::from))),
+    maybe("vlan_inner", U16, |to, _, found| to.push_number(found.vlans[1].map(u64::from))),
+    maybe("tunnel", TEXT, |to, _, found| push_text(to, found.tunnel.map(|tunnel| tunnel.kind))),
+    maybe("tunnel_id", U32, |to, _, found| to.push_number(found.tunnel.and_then(|tunnel| tunnel.id).map(u64::from))),
+    maybe("fragment_offset", U32, |to, _, found| to.push_number(found.fragment().map(|part| part.offset.into()))),
+    always("bucket", U16, |to, packet, _| to.push_number(Some(packet.bucket().bucket.into()))),
+    maybe("payload", BYTES, |to, packet, found| push_bytes(to, payload(packet.data(), found))),
+    always("data", BYTES, |to, packet, _| push_bytes(to, Some(packet.data()))),
+];
+
+const fn always(name: &'static str, values: Values, add: Add) -> Field {
+    Field { name, values, is_optional: false, add }
+}
+
+const fn maybe(name: &'static str, values: Values, add: Add) -> Field {
+    Field { name, values, is_optional: true, add }
 }
 
 /// Without names, returns all columns except those that contain packet bytes.
-fn columns(names: Option<&[String]>) -> Result<(ColumnBatch, Vec<Field>), Failure> {
-    let all = fields().map(|(field, name, values, optional)| (field, Column::new(name, &values, optional)));
-    let batch = ColumnBatch::new(all.iter().map(|(_, column)| column.clone()).collect());
+fn columns(names: Option<&[String]>) -> Result<(ColumnBatch, Vec<Add>), Failure> {
+    let column = |field: &Field| Column::new(field.name, &field.values, field.is_optional);
     let chosen = match names {
-        Some(names) => batch.chosen(names)?,
+        Some(names) => ColumnBatch::new(FIELDS.iter().map(column).collect()).chosen(names)?,
         None => {
-            let no_copies = all.iter().filter(|(field, _)| !matches!(field, Field::Payload | Field::Data));
-            ColumnBatch::new(no_copies.map(|(_, column)| column.clone()).collect())
+            let no_copies = FIELDS.iter().filter(|field| !matches!(field.values, Values::Bytes(..)));
+            ColumnBatch::new(no_copies.map(column).collect())
         }
     };
-    let field_of =
-        |column: &Column| all.iter().find(|(_, known)| known.name() == column.name()).map(|(field, _)| *field);
-    let fields = chosen.columns().iter().filter_map(field_of).collect();
-    Ok((chosen, fields))
+    let add = |column: &Column| FIELDS.iter().find(|field| field.name == column.name()).map(|field| field.add);
+    let adds = chosen.columns().iter().filter_map(add).collect();
+    Ok((chosen, adds))
 }
 
 /// Starts a run that makes a row for each packet, and waits for its first batches.
@@ -93,10 +88,10 @@ fn columns(names: Option<&[String]>) -> Result<(ColumnBatch, Vec<Field>), Failur
 pub(crate) fn packets(py: Python<'_>, given: Given, names: Option<Vec<String>>, strict: bool) -> PyResult<PyRun> {
     let (source, options) = given.split(py);
     let start = || {
-        let (columns, fields) = columns(names.as_deref())?;
+        let (columns, adds) = columns(names.as_deref())?;
         Run::start(source, options, columns, |batching, stop| {
             let batching = batching.clone();
-            let make = move || Rows { batcher: batching.own(), fields: fields.clone(), stop: stop.clone() };
+            let make = move || Rows { batcher: batching.own(), adds: adds.clone(), stop: stop.clone() };
             Ok(Work { make: Box::new(make), finish: Box::new(|_, _| (Map::new(), None)) })
         })
     };
@@ -119,7 +114,7 @@ pub(crate) fn packet_schema<'py>(
 
 struct Rows {
     batcher: Batcher,
-    fields: Vec<Field>,
+    adds: Vec<Add>,
     stop: Stop,
 }
 
@@ -128,12 +123,12 @@ impl Handler for Rows {
     type Report = ();
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
-        let (count, fields) = (batch.len(), &self.fields);
+        let (count, adds) = (batch.len(), &self.adds);
         let added = self.batcher.add_rows(count, |columns| {
             for packet in batch.iter_mut() {
                 let found = packet.dissection();
-                for (field, column) in fields.iter().zip(columns.columns_mut()) {
-                    add(*field, column, &packet, &found);
+                for (add, column) in adds.iter().zip(columns.columns_mut()) {
+                    add(column, &packet, &found);
                 }
             }
         });
@@ -148,47 +143,15 @@ impl Handler for Rows {
     }
 }
 
-fn add(field: Field, column: &mut Column, packet: &Packet<'_>, found: &Dissection) {
-    let data = packet.data();
-    match field {
-        Field::Time => column.push_number(packet.time().map(|time| time.as_nanos())),
-        Field::Length => column.push_number(Some(packet.wire_len() as u64)),
-        Field::Captured => column.push_number(Some(data.len() as u64)),
-        Field::Link => column.push_number(Some(packet.link().0.into())),
-        Field::Interface => column.push_number(packet.interface().map(u64::from)),
-        Field::Protocol => column.push_number(found.ip.map(|ip| ip.protocol.into())),
-        Field::Source => push_address(column, addresses(data, found).map(|ends| ends[0])),
-        Field::Destination => push_address(column, addresses(data, found).map(|ends| ends[1])),
-        Field::SourcePort => column.push_number(ports(found).map(|ports| ports[0].into())),
-        Field::DestinationPort => column.push_number(ports(found).map(|ports| ports[1].into())),
-        Field::TcpFlags => column.push_number(found.tcp_flags.map(u64::from)),
-        Field::IcmpType => column.push_number(found.icmp.map(|(kind, _)| kind.into())),
-        Field::IcmpCode => column.push_number(found.icmp.map(|(_, code)| code.into())),
-        Field::Vlan => column.push_number(found.vlans[0].map(u64::from)),
-        Field::VlanInner => column.push_number(found.vlans[1].map(u64::from)),
-        Field::Tunnel => column.push_bytes(|text| {
-            found.tunnel.map(|tunnel| text.extend_from_slice(tunnel.kind.to_string().as_bytes())).is_some()
-        }),
-        Field::TunnelId => column.push_number(found.tunnel.and_then(|tunnel| tunnel.id).map(u64::from)),
-        Field::FragmentOffset => column.push_number(found.fragment().map(|fragment| fragment.offset.into())),
-        Field::Bucket => column.push_number(Some(packet.bucket().bucket.into())),
-        Field::Payload => {
-            column.push_bytes(|bytes| payload(data, found).map(|data| bytes.extend_from_slice(data)).is_some())
-        }
-        Field::Data => column.push_bytes(|bytes| {
-            bytes.extend_from_slice(data);
-            true
-        }),
-    }
+fn push_bytes(column: &mut Column, value: Option<&[u8]>) {
+    column.push_bytes(|bytes| {
+        bytes.extend_from_slice(value.unwrap_or_default());
+        value.is_some()
+    });
 }
 
-fn push_address(column: &mut Column, address: Option<IpAddr>) {
-    column.push_bytes(|text| {
-        let mut shown = String::new();
-        let _ = address.map(|address| write!(shown, "{address}"));
-        text.extend_from_slice(shown.as_bytes());
-        address.is_some()
-    });
+fn push_text(column: &mut Column, value: Option<impl Display>) {
+    column.push_bytes(|text| value.is_some_and(|value| write!(text, "{value}").is_ok()));
 }
 
 /// Returns the addresses in the packet's own IP header, not those that an ICMP error quotes.

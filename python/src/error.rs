@@ -1,6 +1,5 @@
 //! The errors of the native module, and their conversion to Python exceptions.
 
-use std::fmt;
 use std::io;
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
@@ -12,23 +11,34 @@ use steerage_device::OpenError;
 use steerage_meter::{ExportError, UnknownColumn};
 
 /// Why a run could not begin, or did not read its source to the end. The message has one line.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    Device(DeviceError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The rest of a source cannot be read. Fields: the message, and the offset of the error.
+    #[error("{0}")]
     Read(String, Option<u64>),
     /// The name of a live source is invalid.
+    #[error(transparent)]
     Open(OpenError),
-    Filter(FilterError),
-    Column(UnknownColumn),
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    #[error(transparent)]
+    Column(#[from] UnknownColumn),
     /// The machine has too few CPUs or too little memory for the run.
-    Build(BuildError),
-    Pass(ExportError),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    Pass(#[from] ExportError),
+    #[error("cannot {0}: {1}")]
     System(&'static str, io::Error),
+    #[error("{0}")]
     Write(String),
     /// No rule for splitting a capture has this name.
+    #[error("together={0:?}: give 'flow', 'hosts', 'source' or 'destination'")]
     Together(String),
     /// The Python object that supplies the data has raised an exception.
+    #[error("{0}")]
     Feed(String),
 }
 
@@ -57,39 +67,9 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Device(error) => error.fmt(f),
-            Self::Read(message, _) | Self::Feed(message) | Self::Write(message) => message.fmt(f),
-            Self::Together(name) => {
-                write!(f, "together={name:?}: give 'flow', 'hosts', 'source' or 'destination'")
-            }
-            Self::Open(error) => error.fmt(f),
-            Self::Filter(error) => error.fmt(f),
-            Self::Column(error) => error.fmt(f),
-            Self::Build(error) => error.fmt(f),
-            Self::Pass(error) => error.fmt(f),
-            Self::System(operation, error) => write!(f, "cannot {operation}: {error}"),
-        }
-    }
-}
-
 pub(crate) fn is_interrupt(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyKeyboardInterrupt>(py)
 }
-
-macro_rules! failures {
-    ($($variant:ident($error:ty)),*) => {$(
-        impl From<$error> for Failure {
-            fn from(error: $error) -> Self {
-                Self::$variant(error)
-            }
-        }
-    )*};
-}
-
-failures!(Device(DeviceError), Filter(FilterError), Column(UnknownColumn), Build(BuildError), Pass(ExportError));
 
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {

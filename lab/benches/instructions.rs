@@ -91,8 +91,8 @@ fn single(targets: usize) -> Cpus<ReadsHeaders> {
 
 /// Sets the limit of instructions per packet: the counted number plus 5 % for later compilers.
 /// Lower the limit if the counted number falls. A poll takes about 250 instructions, which matter
-/// if the poll returns one packet or if 16 workers are idle. Code without branches executes more
-/// instructions, but the CPU could not predict the branches for mixed traffic.
+/// if the poll returns one packet or if 16 workers are idle. Branch-free code executes more
+/// instructions than code with branches, which the CPU cannot predict for mixed traffic.
 fn at_most(each: u64) -> LibraryBenchmarkConfig {
     let limit = (EventKind::Ir, each * PACKETS);
     let mut config = LibraryBenchmarkConfig::default();

@@ -18,7 +18,7 @@ use steerage_device::af_packet::{self, AfPacketOptions};
 use steerage_device::af_xdp::{self, AfXdpOptions};
 use steerage_lab::histogram::Histogram;
 
-/// The length of the sending time, which is in nanoseconds of the monotonic clock.
+/// The length of a datagram's payload: the time of sending, in nanoseconds of the monotonic clock.
 const STAMP_BYTES: usize = 8;
 /// The length of the headers of Ethernet, IPv4 and UDP.
 const HEADER_BYTES: usize = 14 + 20 + 8;
@@ -45,8 +45,8 @@ fn now() -> u64 {
 }
 
 /// Sends packets at equal intervals, and polls the clock in between. A rate of 0 sends nothing.
-/// Prints the number of packets and the mean time of the system call. Over a veth, the time of the
-/// system call includes the kernel code that receives, unless the receiver uses busy polling.
+/// Prints the number of packets and the mean time of send(2). Over a veth, send(2) also runs the
+/// kernel code that receives, unless the receiver uses busy polling.
 fn send(to: &str, rate: f64, seconds: f64) -> Result<(), Box<dyn Error>> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(to)?;

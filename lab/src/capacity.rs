@@ -7,10 +7,10 @@ use crate::error::LabError;
 /// A loss of up to this percentage counts as none, as in the published measurement of `build_skb`.
 pub const NONE_LOST: f64 = 0.1;
 
-/// The maximum number of times that a search doubles or halves the rate, more than any CPU needs.
+/// The maximum number of times that a search doubles or halves the rate, enough for every CPU.
 const DOUBLINGS: u32 = 9;
 
-/// The number of bisections between a rate and its double: an error of at most 2 %.
+/// After six bisections between a rate and its double, the error is at most 2 %.
 const BISECTIONS: u32 = 6;
 
 /// The number of runs at each rate. The least loss counts, because other programs only increase the
@@ -66,7 +66,7 @@ pub fn highest_rate(most_lost: f64, from: f64, run: impl Fn(f64) -> Result<Loss,
         (low, halvings) = (low / 2.0, halvings + 1);
     }
     let mut high = 2.0 * low;
-    // After a halving, the search knows that `2.0 * low` is too high.
+    // If the rate was halved, `2.0 * low` is known to be too high.
     while halvings == 0 && high < from * f64::from(1 << DOUBLINGS) && keeps_up(high)? {
         (low, high) = (high, 2.0 * high);
     }

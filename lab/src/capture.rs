@@ -138,8 +138,9 @@ impl Flows {
 
     fn find(&self, ends: [u64; 2]) -> usize {
         let mask = self.places.len() - 1;
-        // With only one multiplication, flows with consecutive numbers would be neighbours in the
-        // table, and a search in a half-full table would need hundreds of probes.
+        // If the addresses and ports were multiplied only once, flows with consecutive numbers
+        // would be neighbours in the table, and a search in a half-full table would need hundreds
+        // of probes.
         let mixed = (ends[0] ^ ends[1].rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut place = (mixed >> 32) as usize & mask;

@@ -17,14 +17,15 @@ use crate::simulation::Simulation;
 pub struct Settings {
     /// The CPUs to use, at least one. The first CPU receives packets.
     pub cpus: Vec<usize>,
-    /// The number of runs of each case. If `None`, the experiment chooses the number.
+    /// The number of runs of each case. If `None`, the experiment chooses the number of runs.
     pub rounds: Option<usize>,
     /// The approximate measured time of each run.
     pub measured: Duration,
     /// The length of the warm-up for policies that choose CPUs by load.
     pub warm_up: Duration,
-    /// The measured time of a run of the experiment `rr`. It is longer than that of other
-    /// experiments, because opening connections takes time, and client and server share the CPUs.
+    /// The measured time of a run of the experiment `rr`. The experiment `rr` needs longer than
+    /// other experiments, because opening connections takes time, and client and server share the
+    /// CPUs.
     pub rr_measured: Duration,
     /// The number of TCP connections of the experiment `rr`.
     pub connections: usize,
@@ -114,8 +115,8 @@ impl Settings {
     }
 }
 
-/// Returns the CPUs of `list`, or all CPUs that this process may use. The first CPU receives
-/// packets. The other CPUs follow in the order in which steerage would add them.
+/// Returns the CPUs of `list`, or all CPUs that this process may use. The first CPU of the result
+/// receives packets. CPUs that steerage would add earlier come earlier.
 ///
 /// # Errors
 /// Returns an error if the list is not valid, or if it names a CPU that this process may not use.
@@ -155,7 +156,7 @@ pub struct Experiment {
     pub(crate) skipped: Vec<String>,
     pub(crate) rounds: usize,
     pub(crate) cpus: Vec<usize>,
-    /// The number of CPUs whose distance is measured before and after each run. It is the largest
+    /// The number of CPUs whose distances are measured before and after each run: the largest
     /// number of CPUs of any case, so that "near" and "far" mean the same for all cases.
     pub(crate) probed_cpus: usize,
     /// The costs and the machine of simulated runs, as text.
@@ -191,7 +192,7 @@ impl Experiment {
         self.takes = time;
     }
 
-    /// Adds a case that needs `cpus` CPUs. With fewer CPUs, the case is skipped.
+    /// Adds a case that is skipped if there are fewer than `cpus` CPUs.
     pub fn case(
         &mut self,
         series: impl Into<String>,

@@ -15,8 +15,7 @@ use crate::rr;
 
 struct Group {
     name: &'static str,
-    /// The other experiments of the group, which run together with the experiment that has the
-    /// group's name.
+    /// The experiments that run together with the experiment that is named like the group.
     others: &'static [&'static str],
     plan: fn(&Settings) -> Vec<Experiment>,
 }
@@ -43,7 +42,8 @@ const ALL: [Group; 10] = [
     group(SIMULATED, &["scale-queues", "scale-traffic", "scale-work", "scale-seeds"], scale::plan),
 ];
 
-/// The simulated group runs only by name: its results do not depend on this machine.
+/// The group of simulated experiments runs only if it is named, because its results do not depend
+/// on this machine.
 const SIMULATED: &str = "scale";
 
 /// Returns the names of the groups of experiments.

@@ -11,7 +11,7 @@ use steerage::{
 /// The length of a frame in bytes.
 pub const FRAME_BYTES: usize = 64;
 
-/// The number of flows, large for hardware that tracks flows.
+/// The number of flows, which is large even for hardware that tracks flows.
 pub const FLOWS: u32 = 65_536;
 
 /// The seed of the random numbers is constant, so that every run has the same frames.
@@ -34,7 +34,7 @@ pub struct FrameOptions {
     pub mix: Mix,
     /// If true, the device provides a hash for each frame.
     pub device_hash: bool,
-    /// The maximum number of frames of a poll, which form one list of packets.
+    /// The maximum number of frames that a poll delivers, as one list of packets.
     pub list: usize,
     /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,

@@ -3,7 +3,8 @@
 /// The longest stored time: 2^40 ns, about 18 minutes. Longer times are stored as 2^40 ns.
 const NANOS_MAX: u64 = (1 << 40) - 1;
 
-/// Two significant decimal digits: the error of a percentile is at most 1 %.
+/// The number of significant decimal digits. With two digits, the error of a percentile is at most
+/// 1 %.
 const DIGITS: u8 = 2;
 
 /// A histogram of times in nanoseconds, with the exact mean and the exact longest time.
@@ -51,8 +52,8 @@ impl Histogram {
         (self.sum / u128::from(self.count().max(1))) as u64
     }
 
-    /// Returns the time that `permille` of 1,000 times do not exceed, or 0 if the histogram is
-    /// empty.
+    /// Returns a quantile of the times (the 99th percentile if `permille` is 990), or 0 if the
+    /// histogram is empty.
     pub fn permille(&self, permille: u64) -> u64 {
         self.counts.value_at_quantile(permille as f64 / 1000.0).min(self.max)
     }

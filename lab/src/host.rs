@@ -23,8 +23,9 @@ use crate::respond::{Config, End, Fate, Responding};
 /// The shortest block timeout of the kernel's packet rings.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The maximum number of new packets per batch on a CPU, without replies that overwrite a packet.
-/// For each packet of a full batch, a connection may send a whole buffer.
+/// For each packet of a full batch, the limit allows a connection to send a whole buffer. The
+/// maximum number of packets that a CPU may create per batch. Replies that overwrite a received
+/// packet do not count.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
 /// The first bytes of the host's link address on a TAP (locally administered). The remaining bytes

@@ -33,12 +33,13 @@ pub struct Pace {
 
 impl Pace {
     /// Makes a schedule of `per_second` frames per second, independent of the receive path. If
-    /// `None`, as many frames are due as the receive path accepts.
+    /// `per_second` is `None`, the next frame is always due.
     pub fn new(per_second: Option<f64>) -> Self {
         Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, lost: 0 }
     }
 
-    /// Returns true if frames wait for the receive path, so that none is lost.
+    /// Returns true if the frames have no schedule: frames then wait for the receive path, and none
+    /// is lost.
     pub fn can_wait(&self) -> bool {
         self.gap == 0.0
     }
@@ -126,8 +127,8 @@ impl RxQueue for Paced {
 }
 
 /// Uses CPU time. The compiler cannot shorten the rounds, because each round needs the result of
-/// the previous round. The value stays in a register, because on some CPUs a round through memory
-/// takes zero to five cycles.
+/// the previous round. The result stays in a register, because on some CPUs, a store and a load of
+/// the result take zero to five cycles.
 #[inline(never)]
 pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17))

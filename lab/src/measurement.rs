@@ -18,7 +18,7 @@ impl Measurement {
         Self::default().and(metric, value)
     }
 
-    /// Adds the value of another metric. A value that is not finite is left out.
+    /// Adds another metric with its value. A value that is not finite is left out.
     pub fn and(mut self, metric: &str, value: f64) -> Self {
         if value.is_finite() {
             self.values.insert(metric.to_owned(), value);

@@ -17,9 +17,9 @@ use steerage::{
 /// The number of posted pages: a large ring, as in the published measurement of `build_skb`.
 pub const RING: usize = 4096;
 
-/// The number of entries in the table of packet metadata. The index of an entry is a page number:
-/// page numbers are consecutive, and an instance of two CPUs has fewer pages for this device than
-/// the table has entries.
+/// The number of entries in the table of packet metadata. Pages have consecutive numbers, and an
+/// instance of two CPUs has fewer pages for this device than the table has entries, so no two pages
+/// share an entry.
 const METADATA: usize = 4 * RING;
 
 /// The length of the longest frame.

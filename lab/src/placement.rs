@@ -43,7 +43,8 @@ struct Game {
 #[repr(align(128))]
 struct Ball(AtomicU64);
 
-/// The number of checks for the ball between two checks of `over`, which is in another cache line.
+/// The number of checks of `ball` (a number that two threads pass back and forth) between two
+/// checks of `over`, which is in another cache line.
 const LOOKS: u32 = 4096;
 
 fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
@@ -58,8 +59,8 @@ fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
 }
 
 impl Game {
-    /// The acquire load pairs with the other thread's release store. Apart from the ball and
-    /// `over`, the threads share no data.
+    /// The acquire load pairs with the other thread's release store. The threads share only `ball`,
+    /// whose number they pass back and forth, and `over`.
     fn is_there(&self, number: u64) -> bool {
         loop {
             for _ in 0..LOOKS {

@@ -25,19 +25,19 @@ use crate::runs::{CpuPair, ReadsHeaders, run, run_alone};
 use crate::simulation::Simulation;
 
 /// The minimum work per packet, in nanoseconds, for which predictions stay within the allowed
-/// error. With less work, a CPU overlaps the work on several packets, and the overlap on two CPUs
-/// differs from that on one CPU.
+/// error. If a packet takes less work, a CPU overlaps the work on several packets, and two CPUs
+/// overlap differently than one.
 pub const WORK_MIN: f64 = 50.0;
 
 /// The maximum relative error of a prediction.
 pub const OFF_MAX: f64 = 0.1;
 
 /// The maximum relative error of a prediction for `balance`. The prediction assumes the best
-/// distribution of buckets. With far CPUs and little work per packet, `balance` does not find the
-/// best distribution.
+/// distribution of the packets over the CPUs. With far CPUs and little work per packet, `balance`
+/// does not find the best distribution.
 pub const BEST_OFF_MAX: f64 = 0.15;
 
-/// Two CPUs are far if a cache line takes more nanoseconds than this from one to the other, as in
+/// Two CPUs are far if a cache line takes more than this many nanoseconds between them, as in
 /// lab/page.py.
 const FAR_NANOS: f64 = 100.0;
 
@@ -71,7 +71,7 @@ pub struct Rates {
     pub none: f64,
     /// The rate if one CPU receives, and the other CPU works.
     pub other: f64,
-    /// The rate if each CPU has half of the hash values.
+    /// The rate if each of the two CPUs handles the packets of half of the hash values.
     pub hash: f64,
     /// The rate with the policy `balance`.
     pub balance: f64,
@@ -79,9 +79,9 @@ pub struct Rates {
 
 impl Rates {
     /// Returns the rates that the simulation predicts from `none`, the measured rate of one CPU.
-    /// The work per packet is also computed from the rate `none`, because a CPU overlaps the work
-    /// on several packets. For `balance`, the predicted rate is that of the best distribution of
-    /// buckets in the policy's model.
+    /// The work per packet is computed from the time per packet at the rate `none`, because a CPU
+    /// overlaps the work on several packets. For `balance`, the predicted rate is the highest that
+    /// the policy's model gives for any regime.
     ///
     /// # Errors
     /// Returns an error if a simulated instance cannot be built.
@@ -103,8 +103,8 @@ impl Rates {
                 },
                 steering,
                 work: Work::Fixed(work),
-                // At the rate `none`, the warm-up has 10,000 packets, and the measured time has
-                // 40,000.
+                // At the measured rate of one CPU, the warm-up has 10,000 packets, and the measured
+                // time has 40,000.
                 warm_up: Duration::from_nanos((1e7 / self.none) as u64),
                 measured: Duration::from_nanos((4e7 / self.none) as u64),
                 stretch: 1.0,
@@ -126,8 +126,8 @@ impl Rates {
         })
     }
 
-    /// Returns the ratios of the four rates of `self` to those of `other`: no steering, one other
-    /// CPU, hash, and `balance`.
+    /// Returns the four rates of `self` (`none`, `other`, `hash` and `balance`) divided by those of
+    /// `other`.
     pub fn over(&self, other: &Self) -> [f64; 4] {
         [self.none / other.none, self.other / other.other, self.hash / other.hash, self.balance / other.balance]
     }
@@ -183,15 +183,16 @@ pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), L
     Ok(())
 }
 
-/// Returns the largest error of the ratios of [`Rates::over`], divided by the allowed error.
+/// Returns the largest difference of the ratios ([`Rates::over`]) from 1, divided by the allowed
+/// error.
 pub fn off([none, other, hash, balance]: [f64; 4]) -> f64 {
     let simulated = [none, other, hash].map(|ratio| (ratio - 1.0).abs() / OFF_MAX);
     simulated.into_iter().fold((balance - 1.0).abs() / BEST_OFF_MAX, f64::max)
 }
 
-/// Returns the median rates for each distance (near or far) and each work per packet, without
-/// incomplete rows. If the distance of the CPUs matters, runs in which it changed between near and
-/// far are also left out.
+/// Returns the median rates for each distance (near or far) and each work per packet for which all
+/// four rates were measured. If the distance of the CPUs matters, runs in which CPUs changed
+/// between near and far are left out.
 fn measured(files: &[PathBuf], has_one_distance: bool) -> Result<Vec<(bool, Rates)>, LabError> {
     let mut rates: BTreeMap<(bool, u64, String), Vec<f64>> = BTreeMap::new();
     for file in files {
@@ -247,8 +248,9 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     let (wake, woken) = measure_wake(CpuPair { receive: *receive, work: distances[0].1 })?;
     let (receive, reading) = (near.alone, (near.alone_reading - near.alone).max(0.0));
     let hash = (near.ours_many - near.device_many).max(0.0);
-    // The costs with two target CPUs, as in a run that spreads packets. With two target CPUs, lists
-    // of packets are shorter than with one, so a worker CPU overlaps the work on fewer packets.
+    // The costs with two target CPUs, as in a run that spreads packets. With two target CPUs, each
+    // list of packets is shorter than with one target CPU, so a worker CPU overlaps the work on
+    // fewer packets.
     let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
     let take = |pair: &Pair| (pair.worker_of_two - reading).max(0.0);
     let text = format!(
@@ -275,8 +277,8 @@ const ROUND: f64 = 50.0;
 #[derive(Clone, Copy)]
 struct Pair {
     two_targets: f64,
-    /// The receiving CPU's cost with 16 target CPUs and the device's hash. `ours_many`: its cost
-    /// with steerage's own hash.
+    /// The receiving CPU's cost with 16 target CPUs and the device's hash. `ours_many`: the
+    /// receiving CPU's cost with steerage's own hash.
     device_many: f64,
     ours_many: f64,
     /// The cost on a worker CPU that handles the packets of two target rings.

@@ -56,9 +56,9 @@ pub use counts::{End, Fate, Responded};
 /// The first output of the steerage instance must be the device on which packets arrive.
 const OUTPUT: TxId = TxId(0);
 
-/// The longest time between two checks for expired timers of connections. Only the check for
-/// expired timers finds a connection that has moved to this CPU, because a move schedules no tick
-/// (timer call).
+/// The longest time between two checks for expired timers of connections. After a connection has
+/// moved to this CPU, its timers wait for this check, because a move schedules no tick (timer
+/// call).
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The maximum number of connections that are checked in one tick (timer call), while packets wait.
@@ -142,7 +142,7 @@ pub struct Respond {
     batch: u64,
 }
 
-/// The connections of a bucket that moves to another CPU.
+/// The connections of one bucket (a group of flows) that moves to another CPU.
 #[derive(Debug)]
 pub struct Moved(table::Bucket);
 
@@ -272,8 +272,7 @@ impl Respond {
         local: u8,
         cpu: &mut Cpu,
     ) -> Result<(Fate, Then), Fate> {
-        // The call of `bucket` may hash the packet's headers, so it must precede any change of the
-        // packet.
+        // `Packet::bucket` may hash the packet's headers, so the packet must not be changed before.
         let bucket = packet.bucket();
         let frame = whole.unwrap_or_else(|| packet.data());
         let tcp = Tcp::read(&frame[ip.payload..ip.end])?;
@@ -282,7 +281,7 @@ impl Respond {
         }
         let key = ip.key(frame, local);
         if let Some(connection) = self.table.get(bucket, &key) {
-            // A SYN replaces a connection that the responder's side has ended: RFC 9293, 3.6.1.
+            // A SYN replaces a connection that is closed or in TIME-WAIT: RFC 9293, 3.6.1.
             if !(tcp.has(SYN) && tcp.has_none_of(ACK) && connection.lingers()) {
                 return self.receive((packet, whole), ip, &tcp, (bucket, &key), cpu);
             }
@@ -389,7 +388,7 @@ impl Respond {
             }
         }
         if next < replies {
-            // Later replies in the batch must not overtake the packets of `send_all`.
+            // Later replies in the batch must not overtake the packets that `send_all` sends.
             connection.behind = self.batch;
             // A packet for which the output has no space is lost, and TCP sends the data again.
             let _ = send_all(&mut self.stack, connection, config, cpu, next);

@@ -69,8 +69,8 @@ struct Skipped<'a> {
     skipped: &'a str,
 }
 
-/// Returns a description of the machine, the kernel and steerage. Only runs with equal descriptions
-/// may be evaluated together.
+/// Returns a description of the machine, the kernel and steerage. Runs with different descriptions
+/// must not be evaluated together.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {

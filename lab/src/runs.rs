@@ -101,8 +101,8 @@ impl Times {
     }
 }
 
-/// Measures how long a CPU is busy. An idle CPU reads the clock before each step. A busy CPU reads
-/// the clock only after the first step without work.
+/// Measures how long a CPU is busy. The clock is read before each step (call of `during`) of an
+/// idle CPU, and after a busy CPU's first step without work.
 #[derive(Debug, Default)]
 pub struct Busy {
     time: Duration,
@@ -128,8 +128,9 @@ impl Busy {
     }
 }
 
-/// Runs an input of `frames` frames on two CPUs. One worker CPU handles the rings of all targets,
-/// because the run measures what many rings cost the receiving CPU.
+/// One CPU receives `frames` frames, and another CPU handles the frames. The handling CPU reads the
+/// hand-over rings of all `targets`, because the run measures what many rings cost the receiving
+/// CPU.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up.

@@ -4,7 +4,7 @@
 //! All `unsafe` code of the crate is in this module. An Arrow structure belongs to the code that
 //! received the structure, until this code releases the structure or another consumer moves it. To
 //! move a structure, a consumer copies its bytes and clears the field `release` of the original.
-//! Dropping the original then releases nothing.
+//! Dropping a moved original releases nothing.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

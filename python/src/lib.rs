@@ -99,7 +99,8 @@ struct PyRun {
 }
 
 impl PyRun {
-    /// Waits for the first batches. Raises the exception of a failed run without more batches.
+    /// Waits for the first batches. If `strict` is true, raises the exception of a run that has
+    /// failed and has no more batches.
     fn started(py: Python<'_>, run: Run, strict: bool) -> PyResult<Self> {
         run.wait_for_first(py)?;
         let failure = run.received_whole().and_then(|ended| ended.failure.as_ref()).filter(|_| strict);

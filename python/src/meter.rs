@@ -29,8 +29,9 @@ pub(crate) struct GivenMeter {
     part: Option<u64>,
 }
 
-/// Without names, returns all columns of flows, or only the flow statistics if `cic` is true. If
-/// `cic` is false, the names may include `joined`, a column that merged parts have.
+/// `cic` selects the flow statistics of CICFlowMeter. Without names, returns only the flow
+/// statistics if `cic` is true, and otherwise all columns of flows. If `cic` is false, the names
+/// may include `joined`, a column of flows that were merged from parts of a recording.
 fn columns(names: Option<&[String]>, cic: bool) -> Result<ColumnBatch, Failure> {
     Ok(match names {
         Some(names) if cic => ColumnBatch::all().and(ColumnBatch::cic()).chosen(names)?,

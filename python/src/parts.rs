@@ -14,8 +14,8 @@ pub(crate) fn bytes_of_part(part: u64, edges: Edges) -> Vec<u8> {
     PartEdges { first: part, last: part, edges }.to_bytes()
 }
 
-/// Joins the edges of consecutive parts. Also returns the records of flows that cannot continue in
-/// another part.
+/// Joins the edges (flows that another part may continue) of consecutive parts of a recording. Also
+/// returns the records of flows that cannot continue in another part.
 fn join(mut parts: Vec<PartEdges>) -> Result<(Vec<PartEdges>, Vec<FlowRecord>), String> {
     parts.sort_by_key(|part| part.first);
     let (mut joined, mut records): (Vec<PartEdges>, Vec<FlowRecord>) = (Vec::new(), Vec::new());
@@ -71,8 +71,8 @@ pub(crate) fn merge(
     Ok(Merged { rows: Py::new(py, rows)?, edges, parts, joined })
 }
 
-/// Finished flows, edges, the first and the last number of each merged sequence of parts, and the
-/// number of joined flows.
+/// Finished flows, edges (flows that another part may continue), the first and the last number of
+/// each merged sequence of parts, and the number of joined flows.
 type MergedParts = (Rows, Vec<u8>, Vec<(u64, u64)>, u64);
 
 fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) -> Result<MergedParts, String> {

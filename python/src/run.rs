@@ -31,7 +31,7 @@ pub(crate) const BATCH_ROWS: usize = 32_768;
 const WAITING_MAX: usize = 2;
 
 /// The consumer gets the schema only after this number of batches. If the run ends with fewer
-/// batches, the schema contains the run's ledger (packet counters).
+/// batches than this, the schema's metadata contains the run's ledger (packet counters).
 const FIRST_MAX: usize = 8;
 
 const INTERVAL_MAX: usize = 64;
@@ -45,7 +45,7 @@ pub(crate) enum Source {
     Bytes(String, PyBackedBytes),
     /// A pipe from which a capture is read. The text is the pipe's name in error messages.
     Pipe(String, OwnedFd),
-    /// The name of an interface, or the text that names another live device.
+    /// A live device: the name of a network interface, or another text that names a device.
     Live(String),
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct RunOptions {
 /// Calls a Python function with the progress of a run, in the threads that wait for batches.
 pub(crate) struct Progress {
     show: Py<PyAny>,
-    /// The time of the latest call, and whether the call reported the end of the run.
+    /// The time of the latest call of `show`, and whether this call reported the end of the run.
     last: Mutex<(Instant, bool)>,
 }
 
@@ -157,7 +157,8 @@ impl Batcher {
 pub(crate) struct Batching(Arc<Mutex<Batcher>>);
 
 impl Batching {
-    /// Creates a batcher for the same consumer, so that CPUs do not wait for each other.
+    /// Creates another batcher (which collects rows) for the same consumer, so that CPUs do not
+    /// wait for each other.
     pub(crate) fn own(&self) -> Batcher {
         let mut shared = self.lock();
         let batch = shared.batch.take();
@@ -169,7 +170,8 @@ impl Batching {
     }
 }
 
-/// The results at the end of a run. Only a run over a part of a recording has edges.
+/// The results at the end of a run. `edges` (flows that another part may continue) is set only for
+/// a run over one part of a recording.
 pub(crate) struct Ended {
     pub(crate) report: Value,
     pub(crate) edges: Option<Vec<u8>>,
@@ -332,7 +334,7 @@ impl Run {
     pub(crate) fn interval(&self, py: Python<'_>, time: Duration) -> PyResult<(Vec<ColumnBatch>, Value, bool)> {
         let (begin, mut batches) = (Instant::now(), Vec::new());
         let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // Many rows end the interval early, which limits the memory of an interval.
+        // An interval ends early after `INTERVAL_MAX` batches, which limits its memory.
         while batches.len() < INTERVAL_MAX {
             let left = time.saturating_sub(begin.elapsed());
             match py.detach(|| queue().receive(left.min(SIGNAL_LOOK))) {
@@ -343,8 +345,8 @@ impl Run {
             }
         }
         let is_over = queue().is_over;
-        // If the batcher is locked, the thread that locked it waits for space in the queue, and its
-        // rows arrive later.
+        // A thread that holds the batcher's lock waits for space in the queue. The rows of this
+        // thread come with a later interval.
         if let Ok(mut batcher) = self.batching.0.try_lock()
             && std::mem::take(&mut batcher.rows) > 0
         {

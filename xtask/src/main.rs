@@ -21,20 +21,19 @@ use source::{Crate, File};
 
 type Crates = BTreeMap<String, Crate>;
 
-/// The *strict path*: the modules of the core that handle a packet, in this order.
+/// The *strict path*: the modules of the core that handle each packet.
 const STRICT_PATH: &[&str] =
     &["rx", "completions", "page_cache", "queue", "backlog", "packet", "handler", "tx", "softnet"];
 /// The maximum number of lines of the strict path, which one person can read in an afternoon.
 const STRICT_PATH_LINES_MAX: usize = 2_707;
-/// The maximum number of lines of the core. About 200 of these lines let threads outside of the
-/// receive path send packets and wake handlers. The queues of these threads are in steerage-mem,
-/// and their messages and the state of buckets are in steerage-handler.
+/// The maximum number of lines of the core. About 200 lines of the core let threads outside of the
+/// receive path send packets and wake handlers.
 const CORE_LINES_MAX: usize = 5_234;
 /// The facade only assembles crates and re-exports names. About 60 lines of the facade list each
 /// name, so that no new name of an inner crate becomes public by accident.
 const FACADE_LINES_MAX: usize = 625;
-/// The maximum number of names on the first page of the facade's documentation. Further names
-/// belong in the facade's modules.
+/// The maximum number of names on the first page of the facade's documentation. Names that do not
+/// fit belong in the facade's modules.
 const FACADE_NAMES_MAX: usize = 40;
 
 fn main() {

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Ident, UseTree};
 
-/// The maximum number of steps in a chain of re-exports or globs. A longer chain counts as a
-/// circle.
+/// The maximum number of steps in a chain of re-exports or globs. Longer chains are not followed,
+/// because they may be circles.
 const HOPS_MAX: usize = 8;
-/// The name of an item follows each of these keywords.
+/// Each of these keywords is followed by the name of an item.
 const KEYWORDS: &[&str] = &["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
-/// Only items, and fields with `pub`, can begin with one of these words.
+/// With these words and [`KEYWORDS`], only items, and fields with `pub`, can begin.
 const BEGINNINGS: &[&str] = &["async", "extern", "impl", "pub", "unsafe", "use"];
 
 type Names = Vec<String>;
@@ -26,7 +26,8 @@ pub(crate) struct Crate {
     /// The public names in the root of the crate. The name `*` stands for a glob.
     pub(crate) public: Names,
     modules: BTreeMap<Names, Module>,
-    /// Each entry has the index of the file, the module, the mentioned path, and the line.
+    /// The paths that the code mentions. Each entry has the index of the file, the module, the
+    /// path, and the line.
     mentions: Vec<(usize, Names, Names, usize)>,
     /// The module that is being read, and the folder of its child modules.
     module: Names,
@@ -48,7 +49,7 @@ pub(crate) struct File {
 #[derive(Default)]
 struct Module {
     file: usize,
-    /// The names of the module, with the path of the item if a `use` imports the name.
+    /// The names in the module. A name that a `use` imports has the path of the imported item.
     names: BTreeMap<String, Option<Names>>,
     globs: Vec<Names>,
 }
@@ -71,8 +72,8 @@ impl Crate {
         Ok(krate)
     }
 
-    /// An import counts as an import between the two sibling modules that contain the two files.
-    /// With this rule, every circle of files is a circle of sibling modules.
+    /// An import counts as an import between the two sibling modules that contain the two files, so
+    /// every circle of files is a circle of sibling modules.
     pub(crate) fn circles(&self) -> Vec<String> {
         let mut imports = BTreeMap::<&[String], BTreeMap<&[String], String>>::new();
         for (file, module, path, line) in &self.mentions {
@@ -123,7 +124,7 @@ impl Crate {
         self.mentions.push((self.files.len(), self.module.clone(), path, line));
     }
 
-    /// `is_item` is true outside of all braces except those of a module.
+    /// `is_item` is true at the top level of a file or of a module, where items begin.
     fn walk(&mut self, tokens: TokenStream, is_item: bool) {
         self.here();
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -155,7 +156,7 @@ impl Crate {
                         }
                         match name.as_str() {
                             "*" => self.here().globs.push(path),
-                            // Items take precedence over imports.
+                            // An item takes precedence over an import of the same name.
                             _ => drop(self.here().names.entry(name).or_insert(Some(path))),
                         }
                     }
@@ -189,7 +190,8 @@ impl Crate {
             match (before.as_str(), word.as_str()) {
                 (":", ":") | (".", ".") => before += &word,
                 ("macro_rules", "!") => {}
-                // No name of an item follows a lifetime, a raw pointer, or a module that was read.
+                // The word after a lifetime, a raw pointer's `const`, or a module that was read is
+                // not the name of an item.
                 ("'", _) | ("*", "const") | (_, "mod") => before.clear(),
                 _ => before = word,
             }
@@ -202,7 +204,8 @@ fn is_of_tests(attribute: &str) -> bool {
     ["[cfg(test)]", "[cfg(all(test,"].iter().any(|start| attribute.replace(' ', "").starts_with(start))
 }
 
-/// Counts the tokens of the first item, statement, field, variant or `match` arm.
+/// Counts the tokens of the item, statement, field, variant or `match` arm at the start of
+/// `tokens`.
 fn length_of_part(tokens: &[TokenTree]) -> usize {
     let mut words = tokens.iter().filter(|token| matches!(token, TokenTree::Ident(_))).map(ToString::to_string);
     let is_item = words.next().is_some_and(|word| [KEYWORDS, BEGINNINGS].concat().contains(&word.as_str()));

@@ -5,8 +5,8 @@ use steerage::{Batch, Cpu, Handler};
 /// Counts the packets and bytes that arrive on a CPU.
 ///
 /// The handler reads a packet's length but none of its bytes, so a run shows the cost of the
-/// receive path itself. The counts do not depend on which CPU handles a packet. The handler still
-/// keeps both directions of a flow on one CPU, as handlers that need both directions do.
+/// receive path itself. The counts do not depend on which CPU handles a packet. The handler keeps
+/// both directions of a flow on one CPU, as handlers that need both directions do.
 ///
 /// ```
 /// use steerage::{Builder, Input};
@@ -66,7 +66,7 @@ impl Handler for Count {
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         let packets = batch.len() as u64;
         let (mut bytes, mut more_packets, mut more_bytes) = (0, 0, 0);
-        // The closure gets no super-frames, so each frame is one packet on the wire.
+        // `read_common` skips super-frames, so each frame in the closure is one packet on the wire.
         let others = batch.read_common(|_, received| {
             bytes += received.data.len() as u64;
             true

@@ -41,7 +41,7 @@ pub struct SplitOptions {
 }
 
 impl SplitOptions {
-    /// Splits traffic over the first `jobs` outputs of the instance. `jobs` must be at least 1.
+    /// Splits traffic over the outputs 0 to `jobs` - 1 of the instance. `jobs` must be at least 1.
     /// `hasher` and `layers` must be the same as those of the instance.
     pub fn new(jobs: usize, together: Together, hasher: FlowHasher, layers: Layers) -> Self {
         Self { jobs: jobs.clamp(1, OUTPUTS_MAX), together, hasher, layers, handed_on: Arc::default() }
@@ -77,7 +77,7 @@ impl HandedOn {
 /// Sends each packet to the output of its job. Job and output have the same number.
 ///
 /// The instance needs [hashes at arrival](steerage::Builder::always_hash), which keep fragments
-/// together, and exactly one CPU, except with [`Together::Flow`].
+/// together. Unless `together` is [`Together::Flow`], the instance must have exactly one CPU.
 #[derive(Debug)]
 pub struct Split {
     jobs: usize,

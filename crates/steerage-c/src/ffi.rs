@@ -309,7 +309,7 @@ unsafe fn given<'p, T>(pointer: *const T, what: &str) -> Result<&'p T, Failure> 
 /// Like [`given`], for a batch. A batch belongs to the thread on which the library calls `batch`.
 ///
 /// # Safety
-/// The pointer must be valid as for [`given`], and nothing else borrows the batch.
+/// The pointer must be valid as for [`given`], and nothing else may borrow the batch.
 unsafe fn batch_of<'p>(batch: *mut View<'static>) -> Result<&'p mut View<'static>, Failure> {
     // SAFETY: the caller's promise.
     unsafe { batch.as_mut() }.ok_or_else(|| Failure::new(Code::Argument, "the batch is NULL: pass that of `batch`"))
@@ -325,7 +325,8 @@ unsafe fn text<'p>(pointer: *const c_char, what: &str) -> Result<&'p str, Failur
     text.to_str().map_err(|_| Failure::new(Code::Argument, format!("{what} is not UTF-8: {text:?}")))
 }
 
-/// Writes a ledger as a C struct of `size` bytes. Fields that only a newer header has become 0.
+/// Writes a ledger as a C struct of `size` bytes. If the C struct is longer than this version's
+/// ledger, its additional fields are set to 0.
 ///
 /// # Safety
 /// `size` bytes are writable at `to`, if `to` is not null.

@@ -13,16 +13,16 @@ use steerage_device::Opened;
 
 use crate::failure::{Code, Failure};
 
-/// No `Instant` is infinitely far in the future, so an unlimited wait consists of several waits of
-/// this length.
+/// An unlimited wait consists of several waits of one hour, because no `Instant` is infinitely far
+/// in the future.
 const WAIT: Duration = Duration::from_secs(3600);
 
 /// The type `steerage` of the C header.
 pub(crate) struct Run {
     stage: Mutex<Stage>,
-    /// The lock does not protect the handle, so that calls do not wait for a thread in `join`.
-    /// `start` sets the handle before the first thread starts, because the program's functions may
-    /// use it at once.
+    /// The handle is outside of the lock, so that no call waits for another thread that runs
+    /// `join`. `start` sets the handle before the first thread starts, because the program's
+    /// functions may use it at once.
     handle: OnceLock<Handle>,
     /// True if a stop was requested, perhaps before the run had a handle.
     is_stopped: AtomicBool,
@@ -34,7 +34,7 @@ pub(crate) struct Run {
 enum Stage {
     Opened(Opened, Options),
     Running(Running<()>),
-    /// A call on another thread is changing the stage.
+    /// A call on another thread is changing the stage of the run.
     Changing,
     Ended(Result<(), Failure>),
 }

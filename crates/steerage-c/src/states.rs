@@ -2,8 +2,8 @@ use steerage::{BucketId, limits::BUCKETS};
 
 /// The C program's states of the buckets that are on one CPU.
 pub(crate) struct States<S> {
-    /// The states, by steering group and by the number of the bucket. The list of a group without
-    /// states is empty.
+    /// The states, by steering group and by the number of the bucket. If the CPU has no state of a
+    /// steering group, the group's list is empty.
     groups: Vec<Vec<Option<S>>>,
 }
 

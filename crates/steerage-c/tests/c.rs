@@ -127,7 +127,7 @@ fn the_example_runs_and_the_page_has_it() {
     let Some(installed) = Installed::new() else { return };
     let program = installed.compile("gcc", &source, &SANITIZER);
     let said = installed.run(&program, &["examples/demo.pcapng"]);
-    // The policy may add a CPU, so the program's states may have moved.
+    // The policy may add a CPU, to which states of the C program's buckets then move.
     assert!(said.starts_with("1000 received, 0 dropped: 724 TCP, 276 UDP, 0 other; "), "{said}");
     let said = installed.run(&program, &["synthetic:packets=20000,flows=300,mix=udp4+tcp6"]);
     assert!(said.starts_with("20000 received, 0 dropped: ") && said.contains(" 0 other; "), "{said}");

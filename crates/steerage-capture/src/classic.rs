@@ -17,11 +17,12 @@ use crate::filter::FileFilters;
 pub(super) const HEADER_BYTES: usize = 24;
 
 /// A record's header has seconds, fraction, captured length and original length, 4 bytes each. A
-/// [`FrameHeader`] has the same size, so that it can replace the record's header in memory.
+/// [`FrameHeader`] is as long as a record's header, so that it can replace the record's header in
+/// memory.
 const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 
-/// The magic numbers of pcap files, as in a big-endian file. In a little-endian file, the bytes of
-/// a magic number are reversed.
+/// The magic numbers of pcap files. In a little-endian file, the bytes of a magic number are
+/// reversed.
 const MAGICS: [u32; 3] = [0xa1b2_c3d4, 0xa1b2_3c4d, MODIFIED_MAGIC];
 
 /// Modified pcap, which some devices such as FRITZ!Box routers write, has times in microseconds.
@@ -30,8 +31,8 @@ const MAGICS: [u32; 3] = [0xa1b2_c3d4, 0xa1b2_3c4d, MODIFIED_MAGIC];
 const MODIFIED_MAGIC: u32 = 0xa1b2_cd34;
 const MODIFIED_BYTES: usize = 8;
 
-/// Version 2.4 of pcap has been used since 1998. The records of older pcap versions have the same
-/// size.
+/// Version 2.4 of pcap has been used since 1998. Older pcap versions have records of the same size
+/// as version 2.4.
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
@@ -46,8 +47,8 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
     InOrder,
-    /// Some writers of pcap version 2.3 exchanged a packet's two lengths. The captured length is
-    /// the smaller of the two lengths.
+    /// Some programs that wrote pcap version 2.3 swapped a packet's two lengths. The captured
+    /// length is the smaller of the two lengths.
     Either,
     /// The original length is before the captured length, as in files up to pcap version 2.2.
     Swapped,
@@ -122,8 +123,9 @@ impl Classic {
         self.link
     }
 
-    /// Returns the form of the records if the file can be read in place. Returns `None` for unusual
-    /// record headers, and for link types that do not fit into a slot (an entry of a packet ring).
+    /// Returns the layout of the record headers if the file can be read in place. Returns `None`
+    /// for unusual record headers, and for link types that do not fit into a slot (an entry of a
+    /// packet ring).
     pub(super) fn form(&self) -> Option<RecordForm> {
         let has_usual_header = self.lengths == Lengths::InOrder && self.record_bytes == RECORD_HEADER_BYTES;
         let is_plain = has_usual_header && LinkType::READ.contains(&self.link);

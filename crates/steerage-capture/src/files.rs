@@ -220,7 +220,7 @@ pub(super) fn unreadable(name: &str, is_packed: bool, offset: u64, error: io::Er
         io::ErrorKind::UnexpectedEof if is_packed => {
             Wrong::new("the file ends before what is packed in it".to_owned(), CUT).into_error(name, offset, false)
         }
-        // The decompressors report damaged data with these error kinds.
+        // The decompressors report damaged data as `InvalidData` or `InvalidInput`.
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if is_packed => {
             DeviceError::new(name, "unpack the capture", error).at(offset).advise(DAMAGED)
         }

@@ -87,9 +87,9 @@ impl Filter {
     ///
     /// - `not port 22`: an expression (pcap-filter(7)), which the `tcpdump` in the `PATH` compiles,
     ///   for `interface` if it is given and may be opened. The keyword `vlan` matches live frames
-    ///   only with the interface, because the kernel removes VLAN tags before the filter runs.
-    /// - The numbers that `tcpdump -ddd` prints, on separate lines or with commas between them. A
-    ///   filter in numbers starts no program.
+    ///   only if `interface` is given, because the kernel removes VLAN tags before the filter runs.
+    /// - The numbers that `tcpdump -ddd` prints, on separate lines or with commas between them. For
+    ///   a filter in numbers, no tcpdump is started.
     /// - `@FILE`: a file that contains an expression or such numbers.
     ///
     /// # Errors

@@ -24,7 +24,8 @@ pub(super) const WINDOW_BYTES: usize = 32 << 20;
 pub(super) const WINDOWS: usize = 4;
 
 /// The bytes of a mapped file that one poll makes readable. Making the bytes readable takes less
-/// than 30 us if they are in the page cache. Otherwise, the poll waits for the disk.
+/// than 30 us if they are in the page cache. If the bytes are not in the page cache, the poll waits
+/// for the disk.
 const STEP_BYTES: usize = 256 << 10;
 
 /// A mapping begins at a page, and pages have at most 64 KiB.

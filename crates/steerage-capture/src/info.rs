@@ -52,14 +52,15 @@ impl CaptureInfo {
     }
 
     /// Returns the number of packets whose timestamp is outside the years 1970 to 2554. Packets
-    /// with such a timestamp are delivered without a time.
+    /// with a timestamp outside of these years are delivered without a time.
     pub fn bad_times(&self) -> u64 {
         self.bad_times.load(Ordering::Relaxed)
     }
 
     /// Returns the times of the earliest and the latest packet, or `None` if no packet has a time.
     pub fn times(&self) -> Option<(WallTime, WallTime)> {
-        // If only `latest` is visible yet, `earliest` is `u64::MAX`, and the result `None`.
+        // If this thread sees the store of `latest` before that of `earliest`, `earliest` is
+        // `u64::MAX`.
         let latest = self.latest.load(Ordering::Relaxed);
         let earliest = self.earliest.load(Ordering::Relaxed);
         (earliest <= latest).then(|| (WallTime::from_nanos(earliest), WallTime::from_nanos(latest)))
@@ -92,7 +93,7 @@ impl CaptureInfo {
         self.format
     }
 
-    /// Returns notes for the user, such as that bytes after compressed data were ignored.
+    /// Returns notes for the user. A note reports, for example, bytes after the compressed data.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -24,7 +24,8 @@ pub struct Inner {
 }
 
 impl Inner {
-    /// A packet without its first `from` bytes, which then begins with a header of type `link`.
+    /// Cuts the bytes before offset `from` off a packet, which then begins with a header of link
+    /// type `link`.
     pub fn new(link: LinkType, from: usize) -> Self {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
     }
@@ -66,7 +67,7 @@ impl LinksSeen {
         self.first.get().copied()
     }
 
-    /// Returns the link type of a later packet that differed from the first packet's, if any.
+    /// Returns a link type of later packets that is not the link type of the first packet, if any.
     pub fn other(&self) -> Option<LinkType> {
         self.other.get().copied()
     }

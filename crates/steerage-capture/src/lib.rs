@@ -110,7 +110,7 @@ pub const READ_BYTES: usize = 64 << 10;
 /// The size of a block of frames in bytes, with room for [`READ_BYTES`] and the longest record.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// The number of blocks, with 8 MiB together: enough for full backlogs of ordinary frames.
+/// The number of blocks. Their 8 MiB are enough for ordinary frames in the full backlogs of CPUs.
 pub const BLOCKS: usize = 8;
 
 /// The longest packet in bytes: `MAXIMUM_SNAPLEN` of tcpdump and Wireshark.

@@ -121,7 +121,7 @@ pub fn listen(address: &str, mut waits: impl FnMut(Waiting) -> bool) -> Result<O
 
 enum Allowed {
     Yes,
-    /// The user of the client, if known, may not read the stream.
+    /// The client's user, whose user ID is given if it is known, is not allowed to read the stream.
     No(Option<u32>),
 }
 

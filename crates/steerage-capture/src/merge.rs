@@ -116,8 +116,8 @@ impl CaptureMerge {
         if may_be { None } else { Some(false) }
     }
 
-    /// Finds the record at the start of `bytes`, the part of stream `nth` that was not appended
-    /// yet. Returns `None` if the record is incomplete.
+    /// Finds the record at the start of `bytes`, which are the bytes of stream `nth` that were not
+    /// appended yet. Returns `None` if the record is incomplete.
     ///
     /// # Errors
     /// [`MergeError`] if the bytes are not a record.

@@ -32,8 +32,8 @@ const TRAILER_BYTES: usize = 4;
 /// The sizes of the headers in front of a packet's bytes. An enhanced packet block begins with
 /// type, length, interface, time (8 bytes), captured length and original length. A simple packet
 /// block begins with type, length and original length. The [`FrameHeader`] overwrites the end of
-/// the block's header. The [`FrameHeader`] of a simple packet block also overwrites the length at
-/// the end of the previous block, which always exists.
+/// the block's header. In front of a simple packet block, there is always another block, and the
+/// [`FrameHeader`] also overwrites the length at its end.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
@@ -169,7 +169,8 @@ impl Pcapng {
         !self.interfaces.is_empty() && self.interfaces.iter().all(|interface| interface.has_microseconds)
     }
 
-    /// Returns the frame kinds of the interfaces before the first incomplete or invalid block.
+    /// Returns the frame kind (link type and byte order) of each interface that the file describes
+    /// before its first incomplete or invalid block.
     pub(super) fn kinds(head: &[u8]) -> Vec<FrameKind> {
         let (mut walk, mut rest, mut kinds) = (Self::default(), head, Vec::new());
         while let Ok(block) = walk.block(rest) {

@@ -32,7 +32,8 @@ pub(super) fn is_pipe(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// Makes a pipe with the largest size that this user may set: the reading and the writing end.
+/// Makes a pipe with the largest size that this user may set, and returns its reading end and its
+/// writing end.
 pub(super) fn pair() -> io::Result<(File, File)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     let writer = File::from(writer);
@@ -70,8 +71,8 @@ impl Room {
         self.size
     }
 
-    /// Waits until a full pipe has free space, or for about `look`. Errors are ignored, because the
-    /// next write reports them.
+    /// Waits until a full pipe has free space, but at most about the duration `look`. Errors are
+    /// ignored, because the next write reports them.
     pub(super) fn wait(&mut self, pipe: &File, look: PollTimeout) {
         for naps in 0..NAPS_MAX {
             thread::sleep(self.nap);

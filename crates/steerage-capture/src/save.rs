@@ -75,8 +75,8 @@ pub(super) fn open_when_read(path: &Path, mut waits: impl FnMut(u64) -> bool) ->
 
 /// Makes an output that creates a capture file, and then a new file whenever `rotate` requires it.
 /// No packet is lost between files. `name` must contain a placeholder for a time: the time of the
-/// file's first packet, or the start of the file's period. If a file with the name exists, the new
-/// name gets a number.
+/// file's first packet, or the start of the file's period. If a file with this name exists, a
+/// number is added to the name of the new file.
 ///
 /// The packets are in the files in the order in which they were sent. If several CPUs send, a file
 /// may contain a few packets from the end of the previous file's period. If packet times go back
@@ -195,8 +195,7 @@ struct Save {
     /// The interfaces that this CPU has used. The number is `None` for a rejected link type.
     interfaces: Vec<(Interface, Option<u32>)>,
     /// An error that occurred after the file had taken packets of a batch. The next `flush` returns
-    /// this error, because an error of `send` would mean that the file has taken no packet of the
-    /// batch.
+    /// this error. `send` returns an error only if the file has taken no packet of the batch.
     failed: Option<DeviceError>,
 }
 

@@ -34,8 +34,8 @@ pub(super) enum Input {
 
 pub(super) struct Pipe {
     file: File,
-    /// The pipe is registered with this epoll instance only while the pipe has no data. Otherwise,
-    /// the epoll instance would report events while the queue does not want to read.
+    /// The pipe is registered with this epoll instance only while the pipe has no data, so that the
+    /// epoll instance reports no events while the queue does not want to read.
     waker: Option<Arc<Epoll>>,
     waits: bool,
 }
@@ -139,8 +139,8 @@ impl Read for Waiting<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// An epoll instance that becomes readable when an empty pipe gets data. All pipes of a capture
-    /// share one epoll instance, because a waiting CPU requests the descriptor only once. `None` if
-    /// the input is a reader.
+    /// share one epoll instance, because a CPU requests the descriptor to wait for only once.
+    /// `None` if the input is a reader.
     pub(super) waker: Option<Arc<Epoll>>,
     pub(super) unpacker: OnceLock<Helper>,
 }

@@ -38,7 +38,8 @@ impl StreamOptions {
     }
 
     /// While the stream's reader reads nothing, inputs that can wait are paused without a time
-    /// limit, and not only for [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
+    /// limit. The default time limit is
+    /// [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.writing.patient = true;

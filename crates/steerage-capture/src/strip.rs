@@ -23,7 +23,7 @@ use super::inner::Inner;
 /// ```
 pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
     let found = dissect(frame, link, Layers::Inner);
-    // An ICMP error quotes a packet that was sent on another path.
+    // The packet that an ICMP error quotes is not a tunnel's inner packet.
     let quotes = |header: &Header| matches!(header.kind, HeaderKind::Icmp | HeaderKind::Icmp6);
     let (mut ethernet, mut in_tunnel, mut inner) = (None, false, None);
     for header in found.headers().take_while(|header| !quotes(header)) {
@@ -51,7 +51,7 @@ fn is_stripped(kind: HeaderKind) -> bool {
     matches!(kind, Vxlan | Geneve | Gre | Erspan | Tzsp | Mpls)
 }
 
-/// The result has the addresses of the Ethernet header at `ethernet`, if there is one.
+/// The result has the MAC addresses of the Ethernet header at offset `ethernet`, if there is one.
 fn below(frame: &[u8], ethernet: Option<usize>, at: usize, ethertype: u16) -> Option<Inner> {
     let Some(ethernet) = ethernet else { return Some(Inner::new(LinkType::RAW, at)) };
     let mut front: [u8; ethernet::BYTES] = *frame.get(ethernet..)?.first_chunk()?;
@@ -78,7 +78,7 @@ mod tests {
         let frame = ipv4(GRE).frame(&gre);
         let found = strip_tunnels(&frame, LinkType::ETHERNET).unwrap();
         assert_eq!(Some(found), Inner::new(LinkType::ETHERNET, 42).with_front(b"to....from..\x08\x00"));
-        // The same GRE packet without a link header, and the Ethernet frame inside a VXLAN tunnel.
+        // Strips a GRE packet that has no link header, and a GRE packet inside a VXLAN tunnel.
         let raw = ipv4(GRE).packet(&gre);
         assert_eq!(strip_tunnels(&raw, LinkType::RAW), Some(Inner::new(LinkType::RAW, 28)));
         let vxlan = [&[0x20, 0, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 7, 0], &frame[..]].concat();

@@ -2,9 +2,9 @@
 //!
 //! [`Tap::around`] wraps the packet function, and [`Tap::attach`] attaches a client. Each packet
 //! CPU then copies the packets that the client requested to a ring, which belongs to that CPU and
-//! client. The client's thread moves these packets to a socket. Packet CPUs never wait: a packet
-//! that does not fit into the ring counts as missed. While no client is attached, a tap costs one
-//! comparison per batch.
+//! client. The client's thread moves packets from the rings to a socket. Packet CPUs never wait: a
+//! packet that does not fit into the ring counts as missed. While no client is attached, a tap
+//! costs one comparison per batch.
 //!
 //! `steerage dump` uses a tap through the control socket of a running instance.
 //!
@@ -79,9 +79,8 @@ pub enum TapError {
 /// this value.
 #[derive(Debug, Default)]
 pub struct Tap {
-    /// The attached clients. A packet CPU reads the list of clients without a lock: if a packet CPU
-    /// skipped a batch because another thread had a lock, the packets of this batch would not be
-    /// counted.
+    /// The attached clients. A packet CPU reads the list of clients without a lock, so that it need
+    /// not skip a batch, uncounted, while another thread has the lock.
     clients: ArcSwap<Clients>,
     /// Increases after each change of `clients`.
     version: AtomicUsize,

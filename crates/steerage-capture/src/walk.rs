@@ -112,7 +112,7 @@ pub(super) enum Stop {
     Full,
     /// The record has at least `needs` bytes, but fewer bytes are available.
     Short { needs: usize },
-    /// Bytes without packets, which need not all be in memory at the same time.
+    /// A number of bytes that contain no packets. The bytes need not be in memory at the same time.
     Skip { bytes: u64 },
     /// The link type of the next frame differs from that of the earlier frames in this poll.
     OtherLink,

@@ -33,8 +33,8 @@ pub(super) struct Window {
 /// A system call that reads fewer bytes into the end of a block is not worth its cost.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// If more than this number of bytes of an incomplete record would have to be copied to another
-/// block, the missing bytes are read into the same block, if the record fits.
+/// If a block has more than this number of bytes of an incomplete record, and room for the whole
+/// record, the missing bytes are read into that block.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(super) enum Filled {
     /// The window has more bytes, or the file has ended.
     Read,
     Later,
-    /// Handlers hold frames in all blocks. In this case, the window has not changed.
+    /// The window has not changed, because handlers hold frames in all blocks.
     FramesOut,
 }
 

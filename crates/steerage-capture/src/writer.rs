@@ -5,9 +5,9 @@
 //! a batch at a time under a lock, which is never held during a write. A CPU whose share of the
 //! buffer is full drops its packets for this output only (`tx_full`).
 //!
-//! Packets count as sent after they were written or, if the file is a pipe whose reader is watched,
-//! after they were read. If the output fails, or is not read until the run stops waiting, the file
-//! is truncated after its last complete packet. Unwritten packets count as lost (`tx_lost`).
+//! A written packet counts as sent. If the file is a pipe whose reader is watched, only a packet
+//! that was read counts as sent. If writing fails, or takes too long at the end of the run, the
+//! file is truncated after its last complete packet. Unwritten packets count as lost (`tx_lost`).
 
 mod chunk;
 #[cfg(test)]
@@ -42,7 +42,8 @@ pub(super) const BUFFER_BYTES: usize = 32 << 20;
 /// The smallest share of the buffer for a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
 
-/// The space in a chunk for a batch of full Ethernet frames. A longer batch enlarges the chunk.
+/// The space in a chunk for a batch of full Ethernet frames. A batch with more bytes enlarges the
+/// chunk.
 const BATCH_BYTES: usize = 100 << 10;
 
 /// The longest time for which fewer than [`WRITE_BYTES`] bytes wait to be written.
@@ -54,7 +55,8 @@ pub(super) struct WriterOptions {
     pub(super) buffer_bytes: usize,
     /// While the output's reader reads nothing, inputs that can wait pause without a time limit.
     pub(super) patient: bool,
-    /// The file is a pipe whose reader is watched. Packets count as sent after they were read.
+    /// The file is a pipe whose reader is watched. A packet counts as sent when the reader has read
+    /// it.
     pub(super) watched: bool,
 }
 
@@ -147,8 +149,9 @@ pub(super) struct Writer {
     wake: Condvar,
     lanes: AtomicUsize,
     start: Instant,
-    /// The start of the current unsuccessful attempts to write, in milliseconds after `start`, or
-    /// 0. Accesses are relaxed, because no other memory depends on this time.
+    /// The time of the last progress of the current write, in milliseconds after `start`. The value
+    /// is 0 while nothing is being written. Accesses are relaxed, because no other memory depends
+    /// on this time.
     stuck_since: AtomicU64,
 }
 
@@ -213,7 +216,8 @@ impl Writer {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the bytes written so far, and how many of these are unread in a watched pipe.
+    /// Returns the number of bytes written so far. If the file is a pipe whose reader is watched,
+    /// the second number is that of unread bytes in the pipe, else 0.
     pub(super) fn written(&self) -> (u64, usize) {
         let unread = self.file().as_deref().filter(|_| self.options.watched).map_or(0, pipe::unread);
         (self.written.load(Ordering::Relaxed), unread)
@@ -259,8 +263,8 @@ impl Writer {
         Arc::default()
     }
 
-    /// Records that a CPU sends no more packets. If no CPU has sent a packet, the call for the last
-    /// CPU writes `head` itself, because such a run does not wait for the writing thread.
+    /// Records that a CPU sends no more packets. If no CPU has sent a packet, `leave` of the last
+    /// CPU writes `head`, because a run without sent packets does not wait for the writing thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -315,13 +319,13 @@ impl Writer {
         (self.options.buffer_bytes / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
     }
 
-    /// Returns true if the lane's CPU may append another batch.
+    /// Returns true if a CPU may append another batch to its share of the buffer, `lane`.
     pub(super) fn takes(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share()
     }
 
-    /// Returns true if the lane has space for two batches, or if the output is stuck, because
-    /// inputs should not wait for a stuck output.
+    /// Returns true if a CPU's share of the buffer has space for two batches. Returns true also if
+    /// the output is stuck, because inputs should not wait for a stuck output.
     pub(super) fn has_room(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share() / 2 || self.is_stuck()
     }

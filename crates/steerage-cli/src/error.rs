@@ -1,5 +1,5 @@
-//! The errors of the program. Each has an exit code, and one line that says what was tried and what
-//! to do.
+//! The errors of the program. Each error has an exit code, and one line that says what was tried
+//! and what to do.
 
 mod command_line;
 mod ending;

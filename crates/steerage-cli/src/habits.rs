@@ -63,7 +63,8 @@ fn option(words: &[&str], wrong: &str) -> Option<String> {
     })
 }
 
-/// Returns an option as the user wrote it, and its value, such as `-ieth0` or `-i eth0`.
+/// Finds the option `wrong` in words such as `-ieth0` or `-i eth0`, and returns the option and its
+/// value.
 fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str>) {
     let at = words.iter().position(|word| *word == wrong || word.starts_with(wrong) && wrong.len() == 2);
     let next = at.and_then(|at| words.get(at + 1)).copied().filter(|next| !next.starts_with('-') || *next == "-");

@@ -44,8 +44,8 @@ impl Helper {
         line.trim_end().to_owned()
     }
 
-    /// Returns the pipe to the helper process. No clone may outlive the run, because the helper
-    /// process ends when the pipe is closed.
+    /// Returns the pipe to the helper process. No clone of the pipe's descriptor may outlive the
+    /// run, because the helper process ends when the pipe is closed.
     pub(crate) fn input(&self) -> Option<&Arc<OwnedFd>> {
         self.input.as_ref()
     }
@@ -69,8 +69,8 @@ pub(crate) fn outlive_signals() -> Result<(), Error> {
     SigSet::all().thread_block().map_err(|error| Error::System { operation: "block signals", error: error.into() })
 }
 
-/// Writes a line from the helper process to the run. A write fails only if the run has ended, which
-/// also ends standard input.
+/// Writes a line from the helper process to the run. A write fails only if the run has ended, and
+/// then the helper's standard input ends, too.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

@@ -50,7 +50,7 @@ pub(crate) use hash::{hashing, own_hasher};
 
 /// Opens the devices, drops privileges, and builds an instance. `maker` returns the function that
 /// creates each CPU's handler. The argument of `maker` is true if all devices can wait, as files
-/// can. `maker` may start the threads that write the files in `needs`.
+/// can. `maker` is allowed to start threads that write the files listed in `needs`.
 pub(crate) fn receiving<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
@@ -84,15 +84,16 @@ pub(crate) struct RunServices {
 }
 
 pub(crate) struct SendOptions<O> {
-    /// True if the command sends nothing to a network. Received packets may then wait for a short
-    /// time (see [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
+    /// True if the command sends nothing to a network, so that received packets may wait for a
+    /// short time (see
+    /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
     pub(crate) listens: bool,
-    /// The packet rate of inputs that can wait, in packets per second.
+    /// The packet rate of inputs that can wait, such as files, in packets per second.
     pub(crate) rate: Option<u64>,
     /// If true, consecutive segments of a flow are merged before they reach the handler.
     pub(crate) coalesce: bool,
     pub(crate) outputs: O,
-    /// How inputs that can wait end. `None` if they end when they have no more packets.
+    /// How inputs that can wait end. `None` if an input ends when it has no more packets.
     pub(crate) input_end: Option<InputEnd>,
 }
 
@@ -152,7 +153,7 @@ where
         let input = set_if_given(input, each, Rate::new);
         let queues = input.queues.len();
         builder = builder.input_on(input, &rx, None);
-        // The queues of the next device are polled by the CPUs that follow in the list.
+        // The CPU after that of this device's last queue polls the first queue of the next device.
         let next = queues % rx.len().max(1);
         rx.rotate_left(next);
     }
@@ -174,8 +175,8 @@ where
     // threads start after it.
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let make_handler = maker(can_wait)?;
-    // All files and devices that may hang are open. The threads of the instance inherit the signal
-    // mask, so signals are blocked before the instance starts.
+    // All files and devices whose opening may hang are open by now. The threads of the instance
+    // inherit the signal mask, so signals are blocked before the instance starts.
     let signals = signals.hold()?;
     let tap = Arc::new(Tap::default());
     let instance = builder.build(confinement.of_packet_threads(tap.around(make_handler))?)?;

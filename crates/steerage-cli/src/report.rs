@@ -43,8 +43,8 @@ pub(crate) enum FlowStage {
 }
 
 impl Flows {
-    /// Returns the largest flows, or `None` while the flows are not collected, as during a run
-    /// whose source can wait.
+    /// Returns the largest flows. Returns `None` while no flows are collected, as during a run on a
+    /// file.
     fn largest(&self) -> Option<&[FlowRecord]> {
         match &self.stage {
             FlowStage::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
@@ -85,7 +85,8 @@ impl Report {
         *self.page.borrow_mut() = page;
     }
 
-    /// Sends this report to the live pages that are open in browsers, and then ends them.
+    /// Sends this report to the live pages that are open in browsers, and then ends the page
+    /// server.
     pub(crate) fn end_page(&self) {
         self.page.take().into_iter().for_each(|page| page.end(|audience| self.json(audience)));
     }
@@ -207,7 +208,7 @@ impl Printer {
         Self { json, to: To::Stdout }
     }
 
-    /// Prints the report, with its private parts, because the reader is the user of this process.
+    /// Prints the report, including the traffic, because the reader is the user of this process.
     pub(crate) fn report(self, report: &Report) -> io::Result<()> {
         self.write(|| match self.json {
             true => Ok(report.line(Audience::Private)? + "\n"),

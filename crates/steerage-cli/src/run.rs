@@ -23,7 +23,7 @@ use crate::view::{LiveTable, RunEnds};
 
 pub(crate) use options::{RunOptions, StopHook, Stopper};
 
-/// The maximum duration of a wait. Every event ends the wait, so the duration could have any value.
+/// The maximum duration of a wait. The value does not matter, because every event ends the wait.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
 /// The maximum delay before the run notices that a key was pressed.
@@ -45,7 +45,8 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     // Signals are handled before the instance starts, so that every signal ends the run properly.
     let (asked, outputs, on_stop) = (events_in.clone(), options.sources.flow_outputs.clone(), options.on_stop.clone());
     options.services.signals.listen(move |what| {
-        // After the run, the program may still wait for a reader of the flows.
+        // After the run, the program may still wait for another process that reads flows too
+        // slowly.
         if what == SignalRequest::Stop {
             outputs.iter().for_each(FlowOutput::hurry);
             if let Some(hook) = &on_stop {

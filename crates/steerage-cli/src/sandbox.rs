@@ -212,8 +212,7 @@ thread_local! {
     static ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The sandbox of a command. The process enters the sandbox in two steps: `of_files`, then
-/// `of_calls`.
+/// The sandbox of a command. The process enters the sandbox by `of_files` and then `of_calls`.
 #[derive(Debug)]
 pub(crate) struct Confinement {
     packet_groups: Vec<Group>,

@@ -1,11 +1,12 @@
 //! Converts signals to events for the main loop of a run.
 //!
 //! A signal handler runs only when its thread returns from the kernel. A thread that waits for a
-//! hung file system never returns, but the default action of a signal can still end the process.
-//! Therefore:
+//! hung file system never returns, but the default action of a signal can still end the process. A
+//! run treats signals as follows:
 //!
 //! - While a run opens its files and devices, INT, TERM and HUP keep their default actions, because
-//!   the run has nothing to clean up yet. USR1 is only recorded, and handled when the run starts.
+//!   the run has nothing to clean up yet. An early USR1 is recorded, and handled when the run
+//!   starts.
 //! - After [`EarlySignals::hold`], all signals of a run are blocked in all threads, and stay
 //!   pending until the thread of [`HeldSignals::listen`] reads them.
 //! - The thread of `listen` only reads signals, and can always end the process when the second INT
@@ -32,8 +33,8 @@ use crate::error::Error;
 /// exit code.
 const ENDED_BY: i32 = 128;
 
-/// The exit code of a run that HUP ended. The service manager then starts the program again, and
-/// the program reads the changed run file.
+/// The exit code of a run that HUP ended. After this exit code, the service manager starts the
+/// program again, which reads the changed run file.
 pub(crate) const HUNG_UP: u8 = (ENDED_BY + SIGHUP) as u8;
 
 static GOT_HUP: AtomicBool = AtomicBool::new(false);
@@ -157,8 +158,7 @@ fn of_runs() -> SigSet {
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().chain(hup).collect()
 }
 
-/// Returns true if this process ignores the signal. Returns false if the kernel does not report the
-/// ignored signals.
+/// Returns true if /proc/self/status is readable and says that this process ignores the signal.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

@@ -44,7 +44,8 @@ const LINES_DEFAULT: usize = 24;
 
 const COLUMNS_DEFAULT: usize = 80;
 
-/// The smallest plausible width. A terminal that reports a smaller width does not know its width.
+/// The smallest plausible width. A terminal that reports fewer than `COLUMNS_MIN` columns does not
+/// know its width.
 const COLUMNS_MIN: usize = 40;
 
 /// Reads keys one by one, without echo. Dropping this value restores the terminal's settings.
@@ -59,7 +60,7 @@ impl Keys {
     /// is entered.
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
-        // If the terminal belongs to another session, it cannot stop this process.
+        // A terminal of another session, for which `tcgetpgrp` fails, cannot stop this process.
         let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
         if !can_redraw() || in_background {
             return None;

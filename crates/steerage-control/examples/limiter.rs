@@ -17,7 +17,7 @@ use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 const FLOWS_MAX: usize = 1_000_000;
 const IDLE: Duration = Duration::from_secs(10);
 
-/// A flow may send at most as many packets in a burst as it may send in this time at its rate.
+/// The maximum burst of a flow, as the time in which the flow may send so many packets at its rate.
 const BURST: Duration = Duration::from_millis(50);
 
 /// How many packets the flow may still send, and when the flow's last packet arrived.

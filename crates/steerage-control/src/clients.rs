@@ -23,8 +23,8 @@ pub(crate) struct Sharing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Otherwise {
     Refuse,
-    /// The server disconnects the oldest client of the party with the most clients, which is often
-    /// the party that floods.
+    /// The server disconnects the oldest client of the party (user or host) with the most clients,
+    /// which is often the party that floods.
     Replace,
 }
 
@@ -38,8 +38,8 @@ pub(crate) struct Clients<C> {
 #[derive(Debug)]
 struct ConnectedClient<C> {
     party: Party,
-    /// The time at which the client connected or got its last reply. `None` while the server
-    /// answers a request of the client.
+    /// The time at which the client connected or got its last reply. `idle_since` is `None` while
+    /// the server answers a request of the client.
     idle_since: Option<Instant>,
     connection: C,
 }
@@ -149,7 +149,8 @@ mod tests {
         let (first, _) = clients.admit(MALLORY, start, "first").unwrap();
         let later = start + Duration::from_secs(1);
         clients.admit(MALLORY, later, "second").unwrap();
-        // The client of another user stays connected, although it has been silent for longer.
+        // The client `other` of another user stays connected, although it has been silent for as
+        // long as `first`.
         clients.admit(OTHER, start, "other").unwrap();
         assert_eq!(clients.admit(MALLORY, later, "third"), Err(QuotaFull::Party));
         let scarce = start + CLIENT_IDLE_SCARCE;
@@ -239,7 +240,8 @@ mod tests {
         for name in ["young", "younger"] {
             clients.admit(host(1), second, name).unwrap();
         }
-        // `asking` connected with `silent`, but is not silent while its request is answered.
+        // `asking` connected at the same time as `silent`, but is not silent while the server
+        // answers its request.
         assert_eq!(clients.admit(host(1), second, "new").unwrap().1, Some("silent"));
         assert_eq!(clients.admit(host(1), second, "newer").unwrap().1, Some("young"));
         clients.answered(asking, second);
@@ -256,7 +258,7 @@ mod tests {
         }
         let later = start + Duration::from_secs(2);
         assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
-        // The second host has two clients, more than any other host, and loses the older one.
+        // `host(1)` has two clients, more than any other host, and loses the older one, `second`.
         assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
     }
 

@@ -30,7 +30,7 @@ impl CpuView {
         Self::new(nr_cpu_ids).isolated(topology.isolated().clone()).online(online)
     }
 
-    /// Sets the isolated CPUs (`isolcpus`, `nohz_full`), which masks exclude.
+    /// Sets the isolated CPUs (`isolcpus`, `nohz_full`), which are excluded from all masks.
     #[must_use]
     pub fn isolated(self, isolated: CpuMask) -> Self {
         Self { isolated, ..self }

@@ -1,9 +1,9 @@
 //! A small HTTP server for [`metrics`](crate::metrics) and the [live page](crate::web).
 //!
 //! [`Listener::bind`] binds the socket, which requires a capability for some addresses. A single
-//! thread then serves all clients until the [`Server`] is dropped. The thread never waits for a
-//! client, because each client has a limited buffer and a limited time. A flood disconnects only
-//! clients of the host that has the most clients.
+//! thread serves all clients until the [`Server`] is dropped. The thread never waits for a client,
+//! because each client has a limited buffer and a limited time. A flood disconnects only clients of
+//! the host that has the most clients.
 //!
 //! Only requests to an IP address, to a name of this machine or to names from
 //! [`Listener::answering_to`] are answered.
@@ -61,8 +61,8 @@ impl Listener {
     }
 
     /// Also answers requests whose header `Host` has one of these names. The server always answers
-    /// to `localhost`, to the machine's own name and to any IP address. All other names are
-    /// refused, because the owner of a DNS name can make it resolve to this machine.
+    /// requests to `localhost`, to the machine's own name and to any IP address. All other names
+    /// are refused, because the owner of a DNS name can make it resolve to this machine.
     #[must_use]
     pub fn answering_to(mut self, names: &[String]) -> Self {
         self.hosts = hosts::Hosts::with_own_name(names);

@@ -108,8 +108,7 @@ pub enum NoInstance {
 #[derive(Clone, Debug)]
 pub struct InstanceSocket {
     path: PathBuf,
-    /// False if the caller gave the path of the socket. A process of any user may then listen on
-    /// the socket.
+    /// False if the caller gave the path of the socket, on which a process of any user may listen.
     was_found: bool,
 }
 

@@ -37,9 +37,9 @@ pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv
 /// The prefix of all names, unless [`Source::prefix`] sets another.
 pub const PREFIX_DEFAULT: &str = "steerage";
 
-/// Returns the metrics of a snapshot, and the counters of the packet function, as text. `prefix`
-/// and `_` precede each name, unless the prefix is empty. Characters that are not allowed in names
-/// become `_`.
+/// Returns the metrics of a snapshot, and the counters of the user's packet function, as text.
+/// `prefix` and `_` precede each name, unless the prefix is empty. Characters that are not allowed
+/// in names become `_`.
 pub fn text(snapshot: &Snapshot, prefix: &str) -> String {
     page::text(page::Content { snapshot: Some(snapshot.clone()), ..page::Content::default() }, prefix)
 }
@@ -57,7 +57,8 @@ pub struct Source {
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl Source {
-    /// Creates a source for the instance `handle`, or for `None` if the program handles no packets.
+    /// Creates a source of metrics for the instance `handle`. Pass `None` if the program handles no
+    /// packets.
     pub fn new(handle: impl Into<Option<Handle>>) -> Self {
         Self { handle: handle.into(), version: None, more: None, prefix: PREFIX_DEFAULT.to_owned() }
     }
@@ -100,15 +101,15 @@ impl fmt::Debug for Source {
 pub struct Metric {
     /// The name of the metric according to Prometheus'
     /// [conventions](https://prometheus.io/docs/practices/naming/), without the prefix `steerage_`
-    /// and a counter's suffix `_total`. Do not use a name in [`names`]: Prometheus refuses a page
-    /// that contains a metric twice.
+    /// and a counter's suffix `_total`. The name must not be in [`names`], because Prometheus
+    /// refuses a page that contains a metric twice.
     pub name: &'static str,
     /// The help text of the metric, one sentence.
     pub help: &'static str,
     /// Whether the metric is a counter or a gauge.
     pub kind: MetricKind,
-    /// The values of the metric. If there are several, each needs a label (name and value) that
-    /// distinguishes it from the others.
+    /// The values of the metric. If a metric has several values, each value needs a label (name and
+    /// value) that distinguishes it from the others.
     pub samples: Vec<(Option<(&'static str, &'static str)>, u64)>,
 }
 

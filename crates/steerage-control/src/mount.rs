@@ -93,7 +93,7 @@ pub enum MountError {
         .0.display()
     )]
     NotInstalled(PathBuf),
-    /// `fusermount3` did not mount the tree, for the reason in the string.
+    /// `fusermount3` did not mount the tree. The string contains the reason.
     #[error(
         "cannot mount on {}: fusermount3: {}; run as root outside of containers, or use `steerage get` and `set`",
         .0.display(), .1
@@ -133,8 +133,8 @@ impl Mounted {
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
-        // `fusermount3` resolves the path again, so no other user may be able to change a directory
-        // on the path.
+        // `fusermount3` resolves the path again, so the path must contain no directory that another
+        // user can change.
         let strict = |path: &Path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
         if let Some((process, path)) = instance_at(directory).map_err(wrong)? {
             if is_alive(&process) {
@@ -200,7 +200,7 @@ impl Mounted {
 
 impl Drop for ServedFiles {
     fn drop(&mut self) {
-        // `_mount` is dropped next: `fusermount3` then opens the directory, and `opendir` reads
+        // When `_mount` is dropped next, `fusermount3` opens the directory, and `opendir` reads
         // `ending`. Pairs with the `Acquire` load in `opendir`.
         self.ending.store(true, Ordering::Release);
     }
@@ -255,8 +255,8 @@ struct Files {
 #[derive(Debug)]
 struct OpenFile {
     uid: u32,
-    /// The attribute's text at the last read from offset 0. Reads from later offsets return further
-    /// parts of this text.
+    /// The attribute's text, as it was at the last read from offset 0. Reads from later offsets
+    /// return further parts of this text.
     text: Vec<u8>,
 }
 
@@ -373,7 +373,8 @@ impl Filesystem for Files {
         }
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         open.insert(handle, OpenFile { uid: request.uid(), text: Vec::new() });
-        // With direct I/O, the kernel passes on every read and write, whatever the file's size.
+        // With direct I/O, the kernel forwards every read and write to this process, whatever the
+        // file's size.
         reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
     }
 
@@ -465,7 +466,7 @@ impl Filesystem for Files {
         let entries = self.tree.list(at).into_iter().map(|entry| (entry.id, entry.is_directory, entry.name));
         for (nth, (id, is_directory, name)) in here.into_iter().chain(entries).enumerate().skip(offset as usize) {
             let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
-            // `add` returns true if the buffer is full. The kernel then calls `readdir` again.
+            // If the buffer is full, `add` returns true, and the kernel calls `readdir` again.
             if reply.add(inode(id), nth as u64 + 1, kind, name) {
                 break;
             }

@@ -1,6 +1,6 @@
 //! Quotas for *parties* (users or hosts) that share a limited number of slots, such as connections.
-//! Some slots are reserved for root. The same number of further slots is reserved for root and the
-//! instance's owner together. Any other party may use only a limited number of slots.
+//! Some slots are reserved for root, and as many again for root and the instance's owner together.
+//! Any other user or host may use only a limited number of slots.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -32,11 +32,10 @@ impl Party {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) all: usize,
-    /// The number of slots that are reserved for root. The same number of further slots is reserved
-    /// for root and the owner together.
+    /// The number of slots that are reserved for root, and again for root and the owner together.
     pub(crate) reserved: usize,
     pub(crate) per_party: usize,
-    /// The user who owns the instance. `None` if the parties are hosts.
+    /// The user who owns the instance. `owner` is `None` if the parties are hosts.
     pub(crate) owner: Option<u32>,
 }
 
@@ -47,7 +46,7 @@ pub(crate) enum QuotaFull {
     All,
 }
 
-/// A party may use the slots that are reserved for its rank and for lower ranks.
+/// Root may use all reserved slots, the owner those that root and the owner share, and others none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Other,

@@ -53,7 +53,7 @@ struct Report<'a> {
     r#type: &'static str,
     version: &'static str,
     started: &'a str,
-    /// `ended_by` is always `None`, because an instance that has ended answers no requests.
+    /// `ended_by` is always `None`, because an instance that has ended sends no reports.
     ended_by: Option<Empty>,
     snapshot: Snapshot,
     app: Empty,
@@ -64,7 +64,7 @@ struct Report<'a> {
     traffic: Option<Traffic>,
 }
 
-/// Only commands of the program `steerage` fill these fields in.
+/// The type of fields that only commands of the program `steerage` fill in.
 #[derive(Serialize)]
 struct Empty {}
 

@@ -103,8 +103,8 @@ enum Attribute {
     PolledBy(usize),
     HashSource(usize),
     Statistic(usize, Statistic),
-    /// The kernel's own file for a network interface: the index of the device, and the name of the
-    /// file.
+    /// A file that the kernel has for a network interface, by the index of the device and the name
+    /// of the file.
     Interface(usize, &'static str),
     Fixed(Cow<'static, str>),
     SoftnetStat,
@@ -114,7 +114,7 @@ enum Attribute {
     Steering,
     Count(fn(&Snapshot) -> u64),
     QueueCount(usize, QueueCount),
-    /// The index of a queue, and the index of one of the counts that only its device has.
+    /// A count that only the queue's device has, by the indices of the queue and of the count.
     DeviceCount(usize, usize),
     /// The bytes that the local page caches of these queues may use.
     LpcBytes(Vec<usize>),
@@ -276,7 +276,8 @@ impl Tree {
     ///
     /// # Errors
     /// In the kernel's order: `EACCES` if the attribute is read-only, `EPERM` for any user but root
-    /// and the instance's user, then errors in the value. `ETIMEDOUT` if the data path is stuck.
+    /// and the instance's user, then errors in the value. `ETIMEDOUT` if the new value does not
+    /// take effect in time, because the data path is stuck.
     pub fn write(&self, id: NodeId, value: &[u8], uid: u32) -> Result<(), AttributeError> {
         let attribute = self.attribute(id)?.clone();
         let path = self.path(id);
@@ -287,9 +288,10 @@ impl Tree {
             let message = format!("{path} is changed by root and by user {} only", self.uid);
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
-        // Invalid UTF-8 is replaced by a character that is not a digit.
+        // Invalid UTF-8 becomes U+FFFD, which is not a digit.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
-        // While this lock is held, the history records a change before the next change begins.
+        // The lock `writer` ensures that the history records a change before the next change
+        // begins.
         let _turn = locked(&self.writer);
         let change = match attribute {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,

@@ -5,7 +5,7 @@
 //!
 //! Every user of this machine can connect to a loopback address, so a client gets private data only
 //! with the [key](new_key). The address that the program prints has the key after a `#`. Browsers
-//! send this part of an address to no server. The page's script sends the key in an HTTP header.
+//! send the part after the `#` to no server. The page's script sends the key in an HTTP header.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -53,7 +53,7 @@ const PAGE: &str = include_str!("web/page.html");
 const STYLE: &str = include_str!("web/page.css");
 const SCRIPT: &str = include_str!("web/page.js");
 
-/// The maximum number of bytes in the live page's files, which every program contains and a browser
+/// The maximum number of bytes in the live page's files, which the program contains and a browser
 /// loads.
 const PARTS_BYTES_MAX: usize = 40 << 10;
 const _: () = assert!(PAGE.len() + STYLE.len() + SCRIPT.len() <= PARTS_BYTES_MAX);
@@ -134,8 +134,8 @@ impl Listener {
 }
 
 impl PageServer {
-    /// Stops the server. A live page that is open first gets a limited time to request the last
-    /// report.
+    /// Stops the server. Before the server stops, an open live page has a limited time to request
+    /// the last report.
     pub fn end(self, last: impl Fn(Audience) -> String) {
         let last = [Audience::Public, Audience::Private].map(last);
         let mut state = self.reports.locked();

@@ -4,7 +4,8 @@
 //! As in Linux, `netdev_max_backlog` limits how many frames of all live queues together wait for a
 //! CPU. With several live queues, the limit is checked when a list of frames is published, and the
 //! newest frames are dropped. If there is only one live queue, its backlog is limited by the size
-//! of its ring. So is the backlog of each queue that can wait, such as a file.
+//! of its ring. The size of the ring also limits the backlog of each queue that can wait, such as a
+//! file.
 
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ pub(crate) struct Source {
     /// dropped.
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
-    /// True if handlers may write to copies: frames lie in memory of the device or are merged.
+    /// True if handlers may write to copies of frames, because frames lie in memory of the device
+    /// or are merged.
     pub(crate) copies: bool,
     pub(crate) coalesces: bool,
     pub(crate) order: Option<Arc<OrderCheck>>,
@@ -40,8 +42,8 @@ pub(crate) struct Source {
 }
 
 impl Backlog {
-    /// Called after many checks of an empty backlog. The CPU checks the backlog again only when
-    /// frames are published on it.
+    /// Called after many checks of an empty backlog, which the CPU checks again only when frames
+    /// are published in this backlog.
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;
@@ -78,8 +80,8 @@ impl Backlogs {
         self.rotation = if self.rotation + 1 < self.rings.len() { self.rotation + 1 } else { 0 };
     }
 
-    /// Returns the next backlog that has frames in this round. If `held_back` is true, skips queues
-    /// that can wait.
+    /// Returns the next backlog that has frames in this round. If `held_back` is true (an output is
+    /// full), skips queues that can wait.
     #[inline(always)]
     pub(crate) fn next_to_serve(&mut self, held_back: bool) -> Option<usize> {
         let inbox = &self.inboxes[usize::from(self.me)];

@@ -72,10 +72,11 @@ pub struct Spec {
     pub outputs: Vec<Output>,
     /// How steerage hashes frames that have no usable hash of the device.
     pub hasher: QueueHasher,
-    /// The packets to which a device's hash must give the same value. `None` if no hash of a device
-    /// is used.
+    /// States which packets must get equal hashes from a device. `None` if steerage uses no hashes
+    /// of devices.
     pub device_hash: Option<Affinity>,
-    /// The packets that must go to the same CPU. Every hash must assign them to the same bucket.
+    /// States which packets must go to the same CPU, and so must get the same bucket from every
+    /// hash.
     pub affinity: Affinity,
     /// Limits of all CPUs.
     pub limits: Limits,
@@ -106,8 +107,9 @@ pub struct Spec {
     pub always_hash: bool,
     /// The policy's name for reports, and whether CPUs sample their load.
     pub policy: PolicyInfo,
-    /// Creates a group's first plan, from the group's CPUs, in the order in which they should get
-    /// buckets (CPUs that poll queues first), and the number of CPUs that poll queues.
+    /// Creates the first plan of a group of queues. Gets the group's CPUs, in the order in which
+    /// they should get buckets (CPUs that poll queues first), and the number of CPUs that poll
+    /// queues.
     pub bucket_plan: BeginWith,
 }
 
@@ -142,8 +144,9 @@ impl Built {
 
 type Nearness<'a> = &'a dyn Fn(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>>;
 
-/// Builds an instance. `nearness` gets the instance's CPUs and the indices of the CPUs that poll
-/// queues. It returns, for each CPU, the other CPUs in the order in which they should get buckets.
+/// Builds an instance. The function `nearness` gets the instance's CPUs and the indices of the CPUs
+/// that poll queues. `nearness` returns, for each CPU, the other CPUs in the order in which they
+/// should get buckets.
 ///
 /// # Errors
 /// [`BuildError`] says what does not fit and what to do.
@@ -188,8 +191,8 @@ pub fn build(spec: Spec, nearness: Nearness<'_>) -> Result<Built, BuildError> {
     let steering = Steering::new(setup, bucket_plan, limits, plan.spec.policy).map_err(no_fd)?;
     let state = steering.lock();
     owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-    // The limits are set here, because the first poll must not depend on whether the CPU gets the
-    // control lock in its first round.
+    // The queues' limits are set before the first round, in which a CPU may not get the control
+    // lock.
     let limits = &state.limits;
     owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
     infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
@@ -334,9 +337,9 @@ impl CheckedSpec {
         Ok(queues)
     }
 
-    /// The pool has a page for each frame in flight, so that a stalled CPU delays or loses only its
-    /// own packets. If the memory limit is too low, backlogs and other limits are reduced. A CPU's
-    /// pages are in the memory of its NUMA node.
+    /// The pool has a page for each frame that can be in flight, so that the frames of a stalled
+    /// CPU leave enough pages for other CPUs. If the memory limit is too low, backlogs and other
+    /// limits are reduced. A CPU's pages are in the memory of its NUMA node.
     fn map_memory(&mut self, queues: &[PlannedQueue], sends: &[Vec<OwnedTx>]) -> Result<Supply, BuildError> {
         let spec = &self.spec;
         let page_bytes =
@@ -478,7 +481,7 @@ impl Wiring<'_> {
         let lot_slots = self.supply.budget().lot_slots;
         let lot = parking_lot(RingOptions { slots: lot_slots, slots_max: lot_slots, limit: lot_slots, ..options });
         // A CPU takes pages from the pool for copies of lent frames that its handler keeps. If the
-        // queue has no local page cache, the pages of these copies return to the shared pool.
+        // queue has no local page cache, the pages of kept copies return to the shared pool.
         let most = if self.plan.caches(lends) { self.supply.cache_pages() } else { 0 };
         let limits = QueueLimits { lpc_pages: spec.queue_limits.lpc_pages.min(most), ..spec.queue_limits };
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);

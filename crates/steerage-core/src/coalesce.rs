@@ -2,9 +2,9 @@
 //!
 //! The rules are those of [`steerage_flow::offload::coalesce`], which outputs use too. A merged
 //! packet has a copy of its headers, and its payload stays in the original frames. After the
-//! handler, each frame gets the verdict of its merged packet. For an output that cannot send merged
-//! packets, each frame gets its own headers again, in place if the frame lies in a page of the
-//! pool.
+//! handler, each frame gets the verdict of its merged packet. If an output cannot send merged
+//! packets, each frame gets its own headers again, without a copy if the frame lies in a page of
+//! the pool.
 //!
 //! A merged packet has the position of its first frame, so the packets of a flow stay in order.
 //! Packets of different flows may change their order within a batch, as with the kernel's GRO.

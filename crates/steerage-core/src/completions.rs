@@ -47,7 +47,7 @@ impl Filled {
     }
 }
 
-/// Limits a length on the wire to the value that a packet function reads from the frame's header.
+/// Limits a length on the wire to the largest value that a frame's header can store.
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {
     claimed.min(u32::MAX as usize) as u64
@@ -99,8 +99,8 @@ impl Completions<'_> {
         self.pages.pool.take()
     }
 
-    /// Allocates a page for a frame that begins at [`HEADROOM`]. Returns `None` if no page is
-    /// free, or if the pages are too short for `fit` (see
+    /// Allocates a page for a frame that begins at [`HEADROOM`]. Returns `None` if no page is free,
+    /// or if the pages are too short for the frames that `fit` describes (see
     /// [capabilities](crate::device::Capabilities)).
     #[inline]
     pub fn alloc(&mut self, fit: Fit) -> Option<Page> {
@@ -110,11 +110,11 @@ impl Completions<'_> {
         self.take_page()
     }
 
-    /// Refills a device's ring: passes up to `room` pages for frames like `fit` to `post`, and
-    /// returns how many pages were posted. If `post` returns a page that it cannot post, `refill`
-    /// ends. If `post` accepted every page, but fewer than `room` pages were posted, no page is
-    /// free, and the device should poll again later. A device calls `refill` once per poll, and
-    /// posts the pages that [`rx_finish`](Self::rx_finish) returns.
+    /// Refills a device's ring: passes up to `room` pages to `post`, each with room for the frames
+    /// that `fit` describes. Returns how many pages were posted. If `post` returns a page that it
+    /// cannot post, `refill` ends. If fewer than `room` pages were posted because no page is free,
+    /// the device should poll again later. A device calls `refill` once per poll, and posts the
+    /// pages that [`rx_finish`](Self::rx_finish) returns.
     pub fn refill(&mut self, room: usize, fit: Fit, mut post: impl FnMut(Page) -> Result<(), Page>) -> usize {
         for posted in 0..room {
             let Some(page) = self.alloc(fit) else { return posted };
@@ -128,7 +128,7 @@ impl Completions<'_> {
 
     /// Fills up to `count` pages, for devices whose frames are written by code on this CPU. `write`
     /// gets the bytes after a page's headroom, and describes the frame. If `write` returns `None`
-    /// (no frame), `fill` ends. A frame that is longer than these bytes also ends `fill`, and is
+    /// (no frame), `fill` ends. A frame that does not fit into the page also ends `fill`, and is
     /// lost (`device`).
     ///
     /// Returns how many pages were filled. If `write` never returned `None`, but fewer than `count`
@@ -156,7 +156,7 @@ impl Completions<'_> {
         }));
         let mut filled = frames.len() - first;
         if !more {
-            // Only pages that were not filled have no headroom.
+            // Only a page that was not filled has an offset other than `HEADROOM`.
             filled = frames[first..].iter().take_while(|frame| frame.offset() == HEADROOM).count();
             let unused = frames.drain(first + filled..).rev();
             unused.filter_map(|frame| frame.into_page().ok()).for_each(|page| pool.put_back(page));
@@ -232,8 +232,8 @@ impl Completions<'_> {
     }
 
     /// Returns the blocks that [`RxQueue::open`](crate::rx::RxQueue::open) supplied. Returns `None`
-    /// if there are none, or if `claim` belongs to other blocks, so that a device that wraps
-    /// another device cannot access the inner device's blocks.
+    /// if the queue has no blocks, or if `claim` belongs to other blocks, so that a device that
+    /// wraps another device cannot access the inner device's blocks.
     ///
     /// ```compile_fail,E0061
     /// fn tamper(out: &mut steerage_core::completions::Completions<'_>) {
@@ -273,9 +273,9 @@ impl Completions<'_> {
         self.pages.take_home(frame);
     }
 
-    /// Returns the part of `block` between the end of the last lent frame and the offset `end`. The
-    /// device hands over the frames in this part from front to back. Returns `None` if the block
-    /// does not exist, or if `claim` belongs to another queue.
+    /// Returns the part of `block` that follows the last lent frame, up to the offset `end`. The
+    /// device hands over the frames of the returned part from front to back. Returns `None` if the
+    /// block does not exist, or if `claim` belongs to another queue.
     #[inline]
     pub fn lending(&mut self, claim: &Claim, block: usize, end: usize) -> Option<Lending<'_>> {
         let tail = self.pages.blocks.as_mut()?.tail(claim, block)?.up_to(end);
@@ -288,19 +288,21 @@ impl Completions<'_> {
         self.counts.lost += frames;
     }
 
-    /// Reports `frames` frames that the device copied out of its blocks, outside of the ledger.
+    /// Reports that the device copied `frames` frames out of its blocks, a count that the ledger
+    /// does not include.
     pub fn copied(&mut self, frames: u64) {
         self.counts.copied += frames;
     }
 
-    /// Reports `frames` frames that the device left to the kernel, outside of the ledger.
+    /// Reports that the device left `frames` frames to the kernel, a count that the ledger does not
+    /// include.
     pub fn passed(&mut self, frames: u64) {
         self.counts.passed += frames;
     }
 
-    /// For devices that wrap other devices: removes the frames of this poll from index `from` on
-    /// for which `keep` returns false. `keep` gets only the part of a frame that lies in its first
-    /// page.
+    /// Removes the frames of this poll for which `keep` returns false, starting at index `from`
+    /// (for devices that wrap other devices). The function `keep` gets only the part of a frame
+    /// that lies in the frame's first page.
     pub fn retain(&mut self, from: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let from = from.min(self.frames.len());
         for frame in self.frames.split_off(from) {
@@ -350,16 +352,17 @@ impl Lending<'_> {
     }
 
     /// Hands over a frame of `len` bytes at offset `at` of [`bytes`](Self::bytes), with `header`
-    /// before the frame. Afterwards, `bytes` begins after the frame. Returns false if the frame
-    /// does not fit.
+    /// before the frame. Afterwards, `bytes` returns the bytes after the frame. Returns false if
+    /// the frame does not fit.
     #[inline(always)]
     pub fn push(&mut self, at: usize, len: usize, header: FrameHeader) -> bool {
         self.push_hashed(at, len, header, None)
     }
 
-    /// Hands over up to `count` consecutive frames. `next` gets the bytes that were not handed over
-    /// yet, and returns the position of the next frame, or an error that ends the loop. `outside`
-    /// creates the error for a frame or header outside of these bytes.
+    /// Hands over up to `count` consecutive frames. The function `next` gets the bytes that were
+    /// not handed over yet, and returns the position of the next frame, or an error that ends the
+    /// loop. The function `outside` creates the error for a frame or header outside of the bytes
+    /// that `next` got.
     #[inline(always)]
     pub fn push_each<E>(
         &mut self,
@@ -371,9 +374,9 @@ impl Lending<'_> {
     }
 
     /// Like [`push_each`](Self::push_each), but also accepts a *window*: a block that shows a part
-    /// of a file of records, which steerage never writes. The 16 bytes before a frame in a window
-    /// are the header of a record in the format `form`. If `form` is `None`, frames in windows are
-    /// rejected.
+    /// of a file of records, which steerage never writes. In the window of a file, the 16 bytes
+    /// before a frame are the header of its record, in the format `form`. If `form` is `None`,
+    /// frames in windows of files are rejected.
     #[inline(always)]
     pub fn push_records<E>(
         &mut self,

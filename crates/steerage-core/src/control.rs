@@ -44,7 +44,8 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// Stops receiving. Packets in flight are handled for [`DRAIN_MAX`](crate::limits::DRAIN_MAX).
+    /// Stops receiving. Packets in flight are handled for at most
+    /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX).
     pub fn stop(&self) {
         self.0.stop();
     }
@@ -95,10 +96,10 @@ impl Handle {
         self.set_masks(queue..queue + 1, mask)
     }
 
-    /// Lets another CPU poll a queue, numbered over all inputs. No packet is lost or reordered, and
-    /// no bucket moves. The old CPU releases the queue between two rounds. A CPU that is stuck in
-    /// its handler cannot release a queue. If the new CPU does not take the queue within
-    /// [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes it back: see
+    /// Lets another CPU poll a queue, numbered over all inputs. The change loses or reorders no
+    /// packet, and moves no bucket. The old CPU releases the queue between two rounds. A CPU that
+    /// is stuck in its handler cannot release a queue. If the new CPU does not take the queue
+    /// within [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes it back: see
     /// [`is_settled`](Self::is_settled) and [`snapshot`](Self::snapshot). Afterwards, policies no
     /// longer move this queue.
     ///
@@ -156,9 +157,9 @@ impl Handle {
         self.0.owner_of(&self.0.steering.lock(), bucket).map(|(cpu, _)| cpu)
     }
 
-    /// Like [`cpu_of`](Self::cpu_of), but never waits for a lock: also returns `None` if the bucket
-    /// may be moving, or if another thread holds the control lock. Whenever the returned CPU is
-    /// between two rounds, its handler has the state of the bucket.
+    /// Like [`cpu_of`](Self::cpu_of), but also returns `None` if the bucket may be moving, or if
+    /// another thread holds the control lock, for which `try_cpu_of` never waits. Between two
+    /// rounds of the returned CPU, its handler has the state of the bucket.
     pub fn try_cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         let (cpu, is_moving) = self.0.owner_of(&*self.0.steering.try_lock()?, bucket)?;
         (!is_moving).then_some(cpu)
@@ -166,7 +167,7 @@ impl Handle {
 
     /// Returns true if all masks and limits apply to new packets, and no bucket is moving. CPUs
     /// that were declared dead are ignored. After the run [is finished](Self::is_finished), limits
-    /// are ignored too.
+    /// need not apply.
     pub fn is_settled(&self) -> bool {
         let state = self.0.steering.lock();
         state.is_settled() || (self.0.all_closed() && state.moves.is_settled())
@@ -244,8 +245,8 @@ impl Handle {
     /// as a file, are not dropped. By default, no CPU has a flow limit.
     ///
     /// # Errors
-    /// [`SetError::NotOurCpu`] if the mask contains a CPU that does not belong to the instance.
-    /// After this error, no flow limit has changed.
+    /// [`SetError::NotOurCpu`] if the mask contains a CPU that does not belong to the instance. If
+    /// `set_flow_limit_cpus` returns an error, no flow limit has changed.
     pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), SetError> {
         let indices = if cpus.is_empty() { Vec::new() } else { mask_indices(&self.0.cpus, cpus, 0)? };
         self.0.change(|state| state.set_flow_limited(indices));
@@ -253,9 +254,8 @@ impl Handle {
     }
 
     /// Sets which of the instance's CPUs are present. Buckets of absent CPUs move to present CPUs
-    /// without reordering. Threads that steerage starts call `set_present_cpus` when CPUs go
-    /// offline or leave the process's cpuset; call `set_present_cpus` only if your program runs its
-    /// own threads.
+    /// without reordering. Call `set_present_cpus` only if your program runs its own threads.
+    /// Threads that steerage starts call it when CPUs go offline or leave the process's cpuset.
     pub fn set_present_cpus(&self, cpus: &CpuMask) {
         let ours = 0..self.0.cpus.len() as CpuIndex;
         let present: Vec<CpuIndex> = ours.filter(|cpu| cpus.contains(self.0.cpus[usize::from(*cpu)])).collect();
@@ -290,18 +290,18 @@ impl Handle {
         self.0.snapshot()
     }
 
-    /// For tests: the number of frames in rings, parking lots and outputs. While no CPU runs, these
-    /// are all frames in flight.
+    /// For tests: the number of frames in rings, parking lots and outputs. While no CPU runs, all
+    /// frames in flight are in rings, parking lots and outputs.
     #[doc(hidden)]
     pub fn held(&self) -> u64 {
         self.0.ledgers.held()
     }
 
     /// Waits until the outputs have finished the packets that they still hold. The wait ends early
-    /// if the outputs make no progress for [`OUTPUT_STUCK_AFTER`], and after a stop at the latest
-    /// after [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that the outputs still hold after the
-    /// wait are dropped as [`DropReason::TxLost`]. Joining a run calls `finish_outputs`. A program
-    /// that runs its own threads calls `finish_outputs` after the last round of all CPUs.
+    /// if the outputs make no progress for [`OUTPUT_STUCK_AFTER`]. If the run was stopped, the wait
+    /// takes at most [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that the outputs still hold
+    /// after the wait are dropped as [`DropReason::TxLost`]. Joining a run calls `finish_outputs`.
+    /// A program that runs its own threads calls `finish_outputs` after the last round of all CPUs.
     ///
     /// [`OUTPUT_STUCK_AFTER`]: crate::limits::OUTPUT_STUCK_AFTER
     /// [`DropReason::TxLost`]: crate::ids::DropReason::TxLost

@@ -68,9 +68,9 @@ impl Cpu {
     }
 
     /// Returns a number that changes with every move of buckets (0 at first), or `None` while
-    /// buckets move. While buckets move, their packets wait, and later packets of other buckets
-    /// overtake them. A handler must therefore not end flows by the timestamps of packets while
-    /// buckets move.
+    /// buckets move. The packets of moving buckets wait, and later packets of other buckets
+    /// overtake the waiting packets. While buckets move, a handler must not end flows by the
+    /// timestamps of packets, because older packets may follow.
     pub fn last_move(&self) -> Option<u64> {
         self.shared.steering.slice.number()
     }
@@ -87,8 +87,9 @@ impl Cpu {
     }
 
     /// Sends a packet that the handler has [kept](crate::packet::Packet::keep), like
-    /// [`send`](Self::send), in one page. After the send, the packet's pages return to the pool.
-    /// Until the handler returns, the packet counts against `Builder::originated_max`.
+    /// [`send`](Self::send). The packet must fit into one page. After the send, the packet's pages
+    /// return to the pool. Until the handler returns, the packet counts against
+    /// `Builder::originated_max`.
     ///
     /// # Errors
     /// Returns the packet if `Builder::originated_max` packets wait, or if it does not fit.
@@ -102,14 +103,14 @@ impl Cpu {
     }
 
     /// Stops the run, as [`Handle::stop`](crate::control::Handle::stop) does. Packets in flight are
-    /// still handled. To tell the caller why, return the reason in the
+    /// still handled. To tell the caller why the run was stopped, return the reason in the
     /// [report](crate::handler::Handler::Report).
     pub fn stop(&self) {
         self.shared.stop();
     }
 
     /// Requests a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`, unless an
-    /// earlier tick is due. Use `tick_by` for later work that a batch creates.
+    /// earlier tick is due. Use `tick_by` if a batch creates work for a later time.
     pub fn tick_by(&mut self, time: Timestamp) {
         self.tick_by = Some(self.tick_by.map_or(time, |by| by.min(time)));
     }

@@ -23,28 +23,28 @@ pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The longest frame (or part in one page), and its position in the page. If the queue provides
-    /// blocks, the longest frame that handlers can keep or write, because such a frame is copied to
-    /// a page.
+    /// The length of the longest frame (or of a frame's longest part in one page), and the position
+    /// of frames in a page. If the queue provides blocks, `fit` describes the longest frame that
+    /// handlers can keep or write, because such a frame is copied to a page.
     pub fit: Fit,
-    /// True if frames lie in memory blocks that the device supplies. Otherwise, they lie in pages
+    /// True if frames lie in memory blocks that the device supplies. False if frames lie in pages
     /// of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
     pub lends: bool,
     /// The maximum number of pages per frame, from 1 to
-    /// [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX), by which the pool grows. More than 1 if the
-    /// device receives a long frame in several buffers: see
+    /// [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). A larger number makes the pool larger. More
+    /// than 1 if the device receives a long frame in several buffers: see
     /// [`Completions::gather`](crate::completions::Completions::gather).
     pub segments_max: usize,
-    /// The number of pages that the device keeps posted in its ring, in addition to other pages of
-    /// the pool.
+    /// The number of pages that the device keeps posted in its ring, for which the pool has extra
+    /// pages.
     pub posted_max: usize,
-    /// True if no packet is lost while the queue is not polled, as with a file. Such a queue waits
-    /// until every CPU has room for a poll. A live queue does not wait: its frames are dropped if
-    /// there is no room.
+    /// True if no packet is lost while the queue is not polled, as with a file. A queue that can
+    /// wait is polled only when every CPU has room for a poll. A live queue does not wait: its
+    /// frames are dropped if there is no room.
     pub can_wait: bool,
-    /// The packets to which the device gives equal hashes, so that they stay on one CPU, or `None`
-    /// if the device sets no hashes. steerage hashes frames without a hash. A device must not set
-    /// hashes on the fragments of a datagram if the hashes of two fragments can differ.
+    /// States which packets get equal hashes from the device, and so stay on one CPU. `None` if the
+    /// device sets no hashes. steerage hashes frames without a hash. A device must not set hashes
+    /// on the fragments of a datagram if the hashes of two fragments can differ.
     pub hash: Option<Affinity>,
     /// True if the device chooses the bucket: see [`names_buckets`](Self::names_buckets).
     pub names_buckets: bool,
@@ -65,7 +65,8 @@ impl Capabilities {
     }
 
     /// Describes a live queue without hashes of the device, with frames in blocks that the device
-    /// supplies. Handlers can keep or write frames of up to `copy_bytes_max` bytes.
+    /// supplies. Handlers can keep or write frames of up to `copy_bytes_max` bytes, which are
+    /// copied to a page.
     pub const fn blocks(copy_bytes_max: usize) -> Self {
         Self { lends: true, ..Self::pages(copy_bytes_max) }
     }
@@ -95,11 +96,10 @@ impl Capabilities {
     }
 
     /// Declares that the device chooses the bucket of each frame, by setting a hash
-    /// ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)). Masks and policies still decide which
-    /// CPU has the bucket, so its frames stay in order. If `affinity` keeps those packets together
-    /// that the handler needs together, steerage uses the device's choice even if the user did not
-    /// request device hashes. The idea is from Zhang Yanmin's Linux patch of 2009, in which the
-    /// driver chose the CPU.
+    /// ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)). Masks and policies decide which CPU
+    /// has the bucket that the device chose, so the bucket's frames stay in order. If `affinity`
+    /// keeps those packets together that the handler needs together, steerage uses the device's
+    /// choice even if the user did not request device hashes.
     #[must_use]
     pub const fn names_buckets(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), names_buckets: true, ..self }
@@ -133,7 +133,7 @@ pub struct Opened {
     pub blocks: Option<Blocks>,
     /// The mode of the device, if it differs from [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
-    /// Additional counters, without received and lost packets, to which the device adds.
+    /// Additional counters of the device, other than received and lost packets.
     pub counts: Option<Arc<DeviceCounts>>,
 }
 
@@ -143,7 +143,7 @@ impl Opened {
         Self { blocks: Some(blocks), ..Self::default() }
     }
 
-    /// Describes an opened queue with frames in pages of the pool, whose device runs in `mode`.
+    /// Describes an opened queue of a device that runs in `mode`, with frames in pages of the pool.
     pub fn in_mode(mode: &'static str) -> Self {
         Self { mode: Some(mode), ..Self::default() }
     }

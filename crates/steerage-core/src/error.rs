@@ -72,9 +72,9 @@ pub enum BuildError {
     TooMany {
         /// The kind of object that exceeds its maximum: `CPUs`, `receive queues` or `outputs`.
         what: &'static str,
-        /// How many of these objects were requested.
+        /// How many CPUs, receive queues or outputs were requested.
         asked: usize,
-        /// The maximum number of these objects.
+        /// The maximum number of CPUs, receive queues or outputs.
         most: usize,
     },
     /// A mask, or another setting of a queue, does not fit the instance.
@@ -90,7 +90,8 @@ pub enum BuildError {
         /// The maximum length of a frame, in bytes.
         most: usize,
     },
-    /// The packet memory exceeds `Builder::memory_max`. The text names a value that fits.
+    /// The packet memory exceeds `Builder::memory_max`. The error message names a value of
+    /// `memory_max` that fits.
     #[error(transparent)]
     Memory(#[from] Excess),
     /// `Builder::cpus` or `Builder::input_on` names a CPU that does not exist.

@@ -44,8 +44,8 @@ pub trait Handler: Sized + 'static {
     /// The state of a bucket, which moves between handlers with the bucket.
     type Moved: Send + 'static;
 
-    /// The result that each CPU's handler returns at the end of the run. The caller merges these
-    /// results.
+    /// The result that each CPU's handler returns at the end of the run. The caller merges the
+    /// results of all CPUs.
     type Report: Send + 'static;
 
     /// Handles a batch of up to [`HANDLE_BUDGET`](crate::limits::HANDLE_BUDGET) packets of one
@@ -62,7 +62,7 @@ pub trait Handler: Sized + 'static {
     }
 
     /// Called between two rounds after a call of [`Handle::wake`](crate::control::Handle::wake) for
-    /// this CPU. Several calls of `wake` may lead to only one call.
+    /// this CPU. Several calls of `wake` may lead to only one call of `woken`.
     fn woken(&mut self, _cpu: &mut Cpu) {}
 
     /// Removes and returns the state of a bucket that moves away, and whose packets are finished.

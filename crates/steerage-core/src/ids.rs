@@ -48,8 +48,8 @@ pub struct BucketId {
     pub bucket: u16,
 }
 
-/// The number of an output, in the order in which `Builder::add_output` adds outputs. The example
-/// of [`Packet`](crate::packet::Packet) sends to an output.
+/// The number of an output, in the order in which `Builder::add_output` adds outputs. For an
+/// example, see [`Packet`](crate::packet::Packet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u8);
 

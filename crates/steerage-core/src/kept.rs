@@ -23,7 +23,7 @@ use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 /// ```
 pub struct Kept {
     pub(crate) frame: steerage_mem::Kept,
-    /// The CPU that kept the packet and the packet's bucket, if there is a
+    /// The CPU that kept the packet, and the bucket of the packet. `None` if there is no
     /// [`Sender`](crate::sender::Sender).
     pub(crate) home: Option<(CpuIndex, u16)>,
 }

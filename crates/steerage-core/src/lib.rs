@@ -32,7 +32,7 @@
 //!
 //! This crate imports only steerage-moves (the protocol of moves), steerage-ledger (counts),
 //! steerage-mem (rings, pages), steerage-flow (types, dissection, hashing) and the value types of
-//! steerage-topology. It contains no code for particular policies, devices or programs.
+//! steerage-topology. The crate contains no code for particular policies, devices or programs.
 #![forbid(unsafe_code)]
 
 // Doc examples and tests call this crate `steerage_core`, as its users do.

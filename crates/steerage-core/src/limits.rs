@@ -35,8 +35,8 @@ pub const PUBLISH_AT: u64 = 16;
 pub const PUBLISH_POLLS: u32 = 8;
 
 /// While a queue has frames to poll and room for them, it takes its finished lent frames back only
-/// once in this many polls. The reason is that the finished index of a ring is in a cache line that
-/// another CPU writes. Eight polls receive up to 512 frames, which is half of a full backlog.
+/// once in this many polls. A ring's finished index is in a cache line that another CPU writes, so
+/// reading it often is slow. Eight polls receive up to 512 frames, which is half of a full backlog.
 pub const RECLAIM_POLLS: usize = 8;
 
 /// The number of buckets into which the flow hash is divided. With 4,096 buckets, 16 CPUs and Zipf
@@ -44,20 +44,21 @@ pub const RECLAIM_POLLS: usize = 8;
 /// CPUs to buckets has 8 KiB and stays in the first-level cache.
 pub const BUCKETS: usize = 4096;
 
-/// The number of low bits removed from the hash, as by `reciprocal_scale` in Linux.
+/// The number of bits by which a hash is shifted right to get its bucket, as by `reciprocal_scale`
+/// in Linux.
 pub const BUCKET_SHIFT: u32 = 32 - BUCKETS.ilog2();
 
 /// A live queue whose device provides the memory waits at most this long for a CPU with a full
-/// backlog. The kernel hands over whole blocks of frames, so that frames arrive as fast as memory
-/// can be read. A CPU needs time to catch up if it sleeps, or if another program runs on it for one
-/// or two time slices; after this time, the CPU is overloaded.
+/// backlog. The kernel hands over whole blocks, whose frames arrive as fast as memory can be read.
+/// A CPU needs time to catch up if it sleeps, or if another program runs on it for one or two time
+/// slices; after this time, the CPU is overloaded.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The interval at which steerage checks which CPUs the process may use. A check takes 40 us.
 pub const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 /// The interval at which a live queue that waits for a CPU checks for room. If packets need little
-/// work, a CPU handles a large part of a backlog in this time.
+/// work, a CPU handles a large part of a backlog in 100 us.
 pub const FULL_LOOK: Duration = Duration::from_micros(100);
 
 /// The default maximum of frames that wait for one CPU: Linux's `netdev_max_backlog`.
@@ -67,16 +68,17 @@ pub const BACKLOG_DEFAULT: usize = 1000;
 pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
 
 /// The number of frames of moving buckets that a queue can store in its parking lot. A slice (a
-/// sixteenth of the buckets) moves in about the time in which a CPU handles a full backlog, and
-/// about a sixteenth of the frames that arrive in this time belong to the slice.
+/// sixteenth of the buckets) moves in about the time in which a CPU handles a full backlog. About a
+/// sixteenth of the frames that arrive during the move belong to the slice.
 pub const PARKING_LOT_SLOTS: usize = steerage_mem::supply::LOT_SLOTS;
 
-/// The number of buckets that move at a time (a slice). The parking lot has room for the frames of
-/// a slice.
+/// The number of buckets that move at a time (a slice). The parking lot, in which frames of moving
+/// buckets wait, has room for the frames of a slice.
 pub const SLICE_BUCKETS: usize = BUCKETS / 16;
 
-/// In one of this many batches, the CPU handles the first packet separately and measures its time.
-/// Reading the clock costs 25 ns, and the separate batch about 20 ns.
+/// The CPU measures the time of a packet once in this number of batches, by handling the batch's
+/// first packet separately. Reading the clock costs 25 ns, and handling one packet separately costs
+/// about 20 ns.
 pub const TIMED_ONCE_IN: u32 = 32;
 
 /// A measured packet time is limited to this multiple of the average, because a longer time
@@ -87,7 +89,7 @@ pub const TIMED_MAX: u64 = 64;
 /// second. More recorded flows would not identify the largest flow better.
 pub const FLOWS_SEEN_MAX: usize = 64;
 
-/// In one of this many rounds, a CPU measures the time that it spends receiving.
+/// Once in this number of rounds, a CPU measures the time that it spends receiving.
 pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
 
 /// The maximum time that a move waits for its fence: until the old CPU has finished the moving
@@ -106,8 +108,8 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(1);
 pub const MOVE_LOOK: Duration = Duration::from_micros(500);
 
 /// The time for which an idle CPU polls before it sleeps. On a virtual machine, waking a CPU takes
-/// 22 us, and costs 7 us of the CPU that wakes it. After about twice the time that a wake-up takes,
-/// sleeping is cheaper than polling.
+/// 22 us, and costs 7 us of the CPU that wakes it. If a CPU has been idle for about twice the time
+/// of a wake-up, sleeping is cheaper than polling.
 pub const IDLE_POLL: Duration = Duration::from_micros(50);
 
 /// The number of pages that a queue takes from the shared pool at once, so that a whole poll needs
@@ -124,10 +126,11 @@ pub const ORIGINATED_MAX: usize = POLL_BUDGET * POLL_BUDGET;
 pub use steerage_mem::fit::{HEADROOM, PAGE_BYTES_MIN, TAILROOM};
 
 /// The interval at which a CPU that holds back packets checks whether a full output has room again.
-/// The buffer of an output needs longer than this to become empty.
+/// The buffer of an output takes longer than 1 ms to become empty.
 pub const OUTPUT_LOOK: Duration = Duration::from_millis(1);
 
-/// The interval at which a program that waits for the end of a run checks for a stop.
+/// The interval at which a program that waits for the end of a run checks whether a stop was
+/// requested.
 pub const JOIN_LOOK: Duration = Duration::from_millis(50);
 
 /// The maximum number of CPUs of one instance. Each CPU needs a ring for each queue.
@@ -166,19 +169,21 @@ pub struct Limits {
     /// handed to another CPU: `dev_weight`, from 1 to [`POLL_BUDGET`], which is the default.
     pub dev_weight: usize,
     /// The maximum number of packets that a CPU handles in a round before it polls its queues
-    /// again: `netdev_budget`, at least 1. In every round, a CPU handles at least its lanes (the
-    /// frames of the queues that it polls) and one more batch. The default is [`ROUND_BUDGET`].
+    /// again: `netdev_budget`, at least 1. In every round, a CPU handles at least the frames of the
+    /// queues that it polls (its lanes) and one batch of a backlog. The default is
+    /// [`ROUND_BUDGET`].
     pub budget: usize,
     /// The maximum duration of a round, after which the CPU polls its queues again:
     /// `netdev_budget_usecs`. The default is [`ROUND_TIME_MAX`].
     pub budget_time: Duration,
-    /// The number of entries in the table of new flow limits: `flow_limit_table_len`, rounded up to
-    /// a power of two, up to [`FLOW_LIMIT_TABLE_LEN_MAX`]. The default is [`FLOW_LIMIT_TABLE_LEN`].
+    /// The number of entries in the table of each flow limit that is set later:
+    /// `flow_limit_table_len`, rounded up to a power of two, up to [`FLOW_LIMIT_TABLE_LEN_MAX`].
+    /// The default is [`FLOW_LIMIT_TABLE_LEN`].
     pub flow_limit_table_len: usize,
 }
 
 impl Limits {
-    /// The default values of these limits.
+    /// The default limits of all CPUs.
     pub const DEFAULT: Self = Self {
         backlog: BACKLOG_DEFAULT,
         dev_weight: POLL_BUDGET,
@@ -214,10 +219,10 @@ impl Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueLimits {
-    /// The number of pages that the queue keeps in its local cache: ENA's local page cache, from 0
-    /// (off) to [`LPC_PAGES_MAX`](steerage_mem::supply::LPC_PAGES_MAX). The default is
-    /// [`LpcMemory::default_pages`](steerage_mem::supply::LpcMemory::default_pages), or 0 if the
-    /// device provides blocks, because only copied frames need pages then.
+    /// The number of pages in the queue's local page cache (as in the ENA driver), from 0 (off) to
+    /// [`LPC_PAGES_MAX`](steerage_mem::supply::LPC_PAGES_MAX). The default is
+    /// [`LpcMemory::default_pages`](steerage_mem::supply::LpcMemory::default_pages), or 0 for a
+    /// device that provides blocks, with which only copied frames need pages.
     pub lpc_pages: usize,
     /// Frames of up to this many bytes are copied out of the device's page by
     /// [`Completions::rx_finish`], so that the page stays in the device's ring: ethtool's
@@ -229,7 +234,7 @@ pub struct QueueLimits {
 }
 
 impl QueueLimits {
-    /// The default values of these limits.
+    /// The default limits of a queue.
     pub const DEFAULT: Self = Self { lpc_pages: LPC_PAGES_PER_CPU, copybreak: 0 };
 }
 
@@ -242,6 +247,6 @@ const _: () = {
     assert!(BACKLOG_DEFAULT <= BACKLOG_MAX);
 };
 
-/// The maximum time of a hook (a function that runs between two rounds of a CPU): a tenth of the
-/// maximum duration of a round, so that hooks hardly delay packets.
+/// The maximum time of a hook, a function that runs between two rounds of a CPU. Hooks hardly delay
+/// packets, because a round may take ten times as long.
 pub const BETWEEN_ROUNDS_MAX: Duration = Duration::from_micros(200);

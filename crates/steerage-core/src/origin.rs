@@ -1,13 +1,14 @@
 //! Packets that a packet function originates, such as an answer.
 //!
 //! Each CPU has pages for originated packets. Originated packets reach the outputs through a lane,
-//! like packets that this CPU has received, so that an output can swap their pages. They are sent
-//! after the transmitted packets of the batch, and before the batch counts as finished, so that a
-//! move waits for them. If the CPU was declared dead, originated packets are dropped.
+//! like packets that this CPU has received, so that an output can swap their pages. Originated
+//! packets are sent after the transmitted packets of the batch, and before the batch counts as
+//! finished, so that a move waits until they are sent. If the CPU was declared dead, originated
+//! packets are dropped.
 //!
-//! To send a kept packet, the CPU stages an empty frame in one of these pages. The output reads the
-//! kept packet, from its own pages, as if it were a copy that a handler wrote. Packets of
-//! [`Sender`](crate::sender::Sender)s are sent in this way, too.
+//! To send a kept packet, the CPU stages an empty frame in one of its pages for originated packets.
+//! Instead of the empty frame, the output sends the kept packet from the packet's own pages.
+//! Packets of [`Sender`](crate::sender::Sender)s are sent like kept packets.
 
 use std::sync::Arc;
 

@@ -132,9 +132,9 @@ impl<'a> Batch<'a> {
     }
 
     /// Calls `read` with the position and the fields of each common packet: an Ethernet frame in
-    /// one part that needs no offload work. A common packet has a record of its time and wire
-    /// length if and only if the batch's first packet has one. `read` returns true if it has
-    /// finished the packet. Returns the positions of all other packets, for
+    /// one part that needs no offload work. `read` gets only packets that, like the batch's first
+    /// packet, have a record of their time and wire length, or have none. `read` returns true if it
+    /// has finished the packet. Returns the positions of all other packets, for
     /// [`iter_mut`](Self::iter_mut).
     ///
     /// `read_common` costs about half as much as iterating over all packets, and suits packet
@@ -201,7 +201,8 @@ impl<'a> IntoIterator for &'a mut Batch<'_> {
 pub struct Packets<'a> {
     frames: Frames<'a>,
     verdicts: std::slice::IterMut<'a, Verdict>,
-    /// Writable copies, if frames lie in memory of the device or may be merged.
+    /// The writable copies of frames. `None` if all frames lie in pages of the pool and are not
+    /// merged.
     copies: Option<std::slice::IterMut<'a, Option<WrittenCopy>>>,
     acted: &'a Cell<bool>,
     context: &'a BatchContext<'a>,
@@ -513,7 +514,8 @@ impl Packet<'_> {
         Ok(Kept { frame: kept, home })
     }
 
-    /// Copies a lent frame, the headers of a super-frame, or only the first `most` bytes.
+    /// Copies the first `most` bytes of a longer frame. Copies any other frame as a whole, but only
+    /// the headers of a super-frame.
     fn copied(&self, most: Option<usize>) -> Result<WrittenCopy, NoRoom> {
         let (bytes, header, told) = (self.0.frame.bytes(), self.0.frame.header(), offload(&self.0.frame, None));
         if let Some(cut) = most.and_then(|most| bytes.len().checked_sub(most)).filter(|cut| *cut > 0) {

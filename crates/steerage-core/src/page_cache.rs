@@ -13,19 +13,19 @@
 //!   for writing, one page per frame ([`PagePool::prefetch`]). Prefetching all pages together would
 //!   fill the CPU's line fill buffers.
 //! - The length of a page is never a multiple of 1024 bytes
-//!   ([`PAGE_BYTES_MIN`](crate::limits::PAGE_BYTES_MIN)). With pages of 2048 bytes, the first cache
-//!   lines of all frames would compete for a few sets of the CPU's cache.
+//!   ([`PAGE_BYTES_MIN`](crate::limits::PAGE_BYTES_MIN)). If each page had 2048 bytes, the first
+//!   cache lines of all frames would compete for a few sets of the CPU's cache.
 //! - Pages are handed out in random order, because the shared pool is shuffled when it is created.
-//!   In the order of addresses, the stride prefetcher of the handling CPU would fetch the next
-//!   frames while the receiving CPU still writes them, and double the receiving CPU's time for a
-//!   packet.
+//!   If pages were handed out in the order of addresses, the stride prefetcher of the handling CPU
+//!   would fetch the next frames while the receiving CPU still writes them, and double the
+//!   receiving CPU's time for a packet.
 //!
 //! Each CPU's pages are on the CPU's own NUMA node. The pages of all nodes are parts of one memory
-//! region, because all AF_XDP sockets of an interface share one region. A page's number shows to
-//! which part of the region the page belongs. A queue takes pages of another NUMA node when its own
-//! node has no free page. When such a page returns, it goes to the shared pool instead of the local
-//! cache, so that a page of the queue's own node replaces it, as in the ENA driver. Checking the
-//! node of a page takes two comparisons.
+//! region, because all AF_XDP sockets of an interface share one region. The number of a page shows
+//! to which NUMA node the page belongs. A queue takes pages of another NUMA node when its own node
+//! has no free page. When a page of another NUMA node returns, it goes to the shared pool instead
+//! of the local cache, so that a page of the queue's own node replaces it, as in the ENA driver.
+//! Checking the node of a page takes two comparisons.
 //!
 //! In debug and fuzz builds, `steerage-mem` detects use after release and double release of a page.
 
@@ -53,8 +53,8 @@ pub struct PagePool {
     cache: Vec<Page>,
     cache_max: usize,
     own: Range<u32>,
-    /// The number of pages that the queue has from the shared pool, and the largest such number
-    /// since the cache size changed.
+    /// The number of pages that the queue currently has from the shared pool, and the maximum of
+    /// this number since the cache size changed.
     has: usize,
     has_had: usize,
     spill: Vec<Page>,
@@ -189,8 +189,9 @@ impl PagePool {
         }
     }
 
-    /// Copies a frame to a new page with the alignment of the frame at `offset`. `copy` writes to
-    /// the page and returns the length. Returns `None` if no page is free, or if `copy` fails.
+    /// Copies a frame that begins at `offset` of its page to a new page, with the same alignment.
+    /// `copy` writes to the page and returns the length. Returns `None` if no page is free, or if
+    /// `copy` fails.
     #[inline]
     pub(crate) fn copy_out(
         &mut self,
@@ -272,8 +273,8 @@ impl PagePool {
         pages.into_iter().flatten().for_each(|page| self.recycle(page));
     }
 
-    /// Call this after one or more calls of [`recycle`](Self::recycle): updates the counters, and
-    /// returns pages for which the cache has no room to the shared pool, in bulk.
+    /// Updates the counters, and returns pages that do not fit into the cache to the shared pool,
+    /// in bulk. Call `recycled` after one or more calls of [`recycle`](Self::recycle).
     pub fn recycled(&mut self) {
         let served = std::mem::take(&mut self.served);
         let slow = served.min(self.from_shared);
@@ -292,8 +293,8 @@ impl PagePool {
     }
 
     fn give_spilt(&mut self) {
-        // The subtraction saturates, because the queue also gets back pages that other CPUs took
-        // for copies of its lent frames.
+        // `has` does not include the pages that other CPUs took for copies of the queue's lent
+        // frames, so the subtraction saturates.
         self.has = self.has.saturating_sub(self.spill.len());
         self.shared.give(&mut self.spill);
     }
@@ -319,7 +320,8 @@ impl PagePool {
         self.shared.give(&mut self.cache);
     }
 
-    /// Prefetches, for writing, the first cache line of the page after the next `nth` pages.
+    /// Prefetches, for writing, the first cache line of the page that `take` returns after `nth`
+    /// other pages.
     #[inline(always)]
     pub fn prefetch(&self, nth: usize) {
         if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {

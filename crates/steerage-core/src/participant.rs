@@ -1,8 +1,8 @@
 //! The part of a packet CPU that carries out requests: moves, new limits and hooks.
 //!
-//! Requests are in the state that the control lock protects. A packet CPU never waits for this
-//! lock: it tries to take the lock between two rounds if a request concerns the CPU, and otherwise
-//! stores its report and tries again in the next round.
+//! The control lock protects the requests. A packet CPU never waits for the control lock. If a
+//! request concerns the CPU, it tries to take the lock between two rounds. If the lock is not free,
+//! the CPU stores its report and tries again in the next round.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -95,7 +95,8 @@ impl<M: Send> Participant<M> {
     }
 
     /// Returns true if the CPU may steer and handle packets in this round. A CPU that was declared
-    /// dead may do so only after the control state records that it is alive.
+    /// dead may steer and handle packets only after the control state records that the CPU is
+    /// alive.
     #[inline]
     pub(crate) fn take_part<H: Handler<Moved = M>>(
         &mut self,
@@ -116,7 +117,8 @@ impl<M: Send> Participant<M> {
         let shared = Arc::clone(&own.runner.shared);
         loop {
             let me = Me { index: own.runner.index, now: own.runner.cpu.now, shared: &shared };
-            // The handler runs without the control lock, because its task may take time.
+            // The handler gives up or takes over state without the control lock, because this may
+            // take time.
             let Some(part) = self.follow(me, own.queues, own.sleep, sampler) else { return };
             let is_void = match part.phase {
                 MovePhase::Leave => self.give_up_state(part, own.runner),
@@ -172,7 +174,7 @@ impl<M: Send> Participant<M> {
     pub(crate) fn serve<H: Handler<Moved = M>>(&mut self, runner: &mut Runner<H>) {
         let (me, shared) = (runner.index, Arc::clone(&runner.shared));
         if runner.call("woken", Handler::woken).is_err() {
-            // The handler that replaces the old one must get the request too.
+            // This CPU was declared dead, so its new handler must get the request to wake, too.
             shared.request(me);
             return self.start_over(runner);
         }
@@ -248,7 +250,7 @@ impl<M: Send> Participant<M> {
         let (map, group) = state.moves.map_of(queue.id);
         shared.ledgers.queues[queue.id].set_group(group);
         queue.start_over(map);
-        // If a move has begun, its buckets' packets must not go to the old CPU.
+        // Packets of buckets whose move has begun must not go to the CPU that the buckets leave.
         if let Some(slice) = state.moves.slice().filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
             queue.park(slice.epoch, &slice.moves, &mut self.published);
         }
@@ -279,7 +281,8 @@ impl<M: Send> Participant<M> {
         self.pending_report = Report::Nothing;
     }
 
-    /// Advances the current move as far as possible. Returns the handler's task, if any.
+    /// Advances the current move as far as possible. Returns what the handler must do for the move,
+    /// if anything.
     fn advance_move(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) -> Option<HandlerPart> {
         let Me { index, .. } = me;
         self.open.clear();
@@ -321,7 +324,8 @@ impl<M: Send> Participant<M> {
             let Some(slice) = state.moves.slice() else { break };
             let epoch = slice.epoch;
             // An ended queue with no frame in flight is closed in this round, which finishes its
-            // part in the move. If such a queue parked for each new move, it would never be closed.
+            // part in the move. An ended queue that parked packets for each new move would never be
+            // closed.
             let is_part = slice.phase == MovePhase::Park && slice.waits_for(queue.id);
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;

@@ -62,7 +62,7 @@ pub struct GroupFindings {
 }
 
 /// A hook: code that a CPU runs between two rounds, for at most
-/// [`BETWEEN_ROUNDS_MAX`](crate::limits::BETWEEN_ROUNDS_MAX), such as this CPU's part of a
+/// [`BETWEEN_ROUNDS_MAX`](crate::limits::BETWEEN_ROUNDS_MAX), such as the CPU's part of a
 /// measurement. A hook must neither wait for a lock nor allocate memory.
 pub trait BetweenRounds: Send + Sync + fmt::Debug {
     /// Runs the hook on the CPU. `now` reads the CPU's clock.

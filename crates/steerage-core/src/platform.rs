@@ -50,7 +50,7 @@ pub trait Platform {
     fn random(&mut self) -> u64;
 }
 
-/// The machine of this process, as in the example of [`Softnet`](crate::softnet::Softnet).
+/// The [`Platform`] of a real machine. For an example, see [`Softnet`](crate::softnet::Softnet).
 #[derive(Clone, Debug)]
 pub struct Machine {
     start: Instant,

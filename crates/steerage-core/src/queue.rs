@@ -13,8 +13,8 @@
 //! | `moving` | the queue's part in a move: park, wait for the fences, release |
 //!
 //! The flow limit is that of Linux: while a backlog is more than half full, packets of a flow that
-//! has more than half of the backlog's latest packets are dropped. The queue's owner counts these
-//! packets, because the owner detects that the backlog is full.
+//! has more than half of the backlog's latest packets are dropped. The queue's owner counts the
+//! packets that the flow limit drops, because the owner detects that the backlog is full.
 
 pub(crate) mod hash;
 mod moving;
@@ -89,9 +89,9 @@ fn ring_of(table: &[CpuIndex; BUCKETS], frame: &Completion) -> usize {
     usize::from(table[usize::from(bucket_of(FlowHash(frame.hash_or_zero())))])
 }
 
-/// Counts all frames of a poll for the bucket of one frame, whose position in the poll varies, by
-/// one store in a table of the queue's owner. If each frame were counted for its own bucket, 4096
-/// counters would compete for the caches of the receiving CPU, which is the bottleneck.
+/// Samples the load: counts all frames of a poll for the bucket of a single frame, whose position
+/// in the poll varies. If each frame were counted for its own bucket, 4096 counters would compete
+/// for the caches of the receiving CPU, which is the bottleneck.
 #[inline]
 fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
     let frame = nth.checked_rem(frames.len()).and_then(|nth| frames.get(nth));
@@ -183,7 +183,8 @@ impl OwnedQueue {
             self.state.full_since = None;
             return room;
         }
-        // The queue waits for an overloaded CPU again only after this CPU's ring has had room.
+        // After `PATIENCE`, the queue waits for an overloaded CPU again only if the CPU's ring has
+        // had room.
         let since = *self.state.full_since.get_or_insert(now);
         if now.since(since) < PATIENCE { 0 } else { weight }
     }
@@ -252,7 +253,8 @@ impl OwnedQueue {
 
     #[inline]
     pub(crate) fn take(&mut self, most: usize) -> Hand<'_> {
-        // Frames in announced pages or in blocks were written just now, and are in the CPU's cache.
+        // Frames in prefetched pages or in the device's memory blocks were written just now, and
+        // are in the CPU's cache.
         let is_cold = self.prefetch == 0 && self.pages.blocks.is_none();
         self.outbox.lane().take(most, is_cold)
     }
@@ -312,8 +314,9 @@ impl OwnedQueue {
         self.outbox.put_list(frames);
     }
 
-    /// Publishes the rings with enough staged frames, or all rings if the poll was not full or if
-    /// all rings were last published many polls ago. Adds each CPU that got frames to `published`.
+    /// Publishes the rings with enough staged frames. Publishes all rings after a poll that was not
+    /// full, and at least once in [`PUBLISH_POLLS`] polls. Adds each CPU that got frames to
+    /// `published`.
     pub(crate) fn publish(&mut self, published: &mut Vec<Published>) {
         self.polls_unpublished += 1;
         let all = self.frames_polled < self.limits.weight || self.polls_unpublished >= PUBLISH_POLLS;
@@ -368,9 +371,9 @@ impl OwnedQueue {
         self.flow_limits.set(flow_limited, limits.flow_limit_table_len);
     }
 
-    /// The file descriptor that becomes readable when frames arrive. `None` if the queue is
-    /// blocked, has returned the time of its next frames, or has ended, because the file descriptor
-    /// may then be readable all the time.
+    /// The file descriptor that becomes readable when frames arrive. Returns `None` for a queue
+    /// that is blocked, has ended, or has returned the time of its next frames, because its file
+    /// descriptor may be readable all the time.
     pub(crate) fn waits_on(&self) -> Option<BorrowedFd<'_>> {
         let drained = self.state.polled == Polled::Drained && !self.state.blocked && !self.state.ended;
         if drained { self.rx.wait_on() } else { None }
@@ -384,8 +387,8 @@ impl OwnedQueue {
         self.limits.can_wait
     }
 
-    /// Asks the CPUs whose full backlogs block this queue to wake the queue's owner when half of
-    /// their backlog is left.
+    /// Requests a wake-up from each CPU whose full backlog blocks this queue, for when half of that
+    /// backlog is handled.
     pub(crate) fn wake_when_there_is_room(&mut self) {
         self.outbox.wake_when_there_is_room(self.limits.weight);
     }
@@ -395,7 +398,7 @@ impl OwnedQueue {
     }
 
     /// After a stop, a live queue is polled as long as its device hands over frames that arrived
-    /// before the stop. Any other queue is not polled again.
+    /// before the stop. A queue that can wait is not polled again.
     pub(crate) fn stop(&mut self) {
         if !self.state.ended {
             self.state.ended = !self.rx.stop();

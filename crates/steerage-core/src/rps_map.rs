@@ -37,8 +37,9 @@ pub const fn hash_of_bucket(bucket: u16) -> FlowHash {
     FlowHash((bucket as u32) << BUCKET_SHIFT)
 }
 
-/// The CPU of `bucket` (from 0 to `cpus` - 1) if the buckets are divided into equal ranges, as
-/// after a new mask: `hash * cpus >> 32`, as in Linux. Returns 0 if `cpus` is 0.
+/// The index (0 to `cpus` - 1) of the CPU that has `bucket` after a change of the mask, which
+/// divides the buckets into equal ranges: `hash * cpus >> 32`, as in Linux. Returns 0 if `cpus` is
+/// 0.
 #[must_use]
 pub const fn even_share(bucket: u16, cpus: usize) -> usize {
     steerage_moves::even_share(bucket as usize, cpus, BUCKETS)

@@ -1,8 +1,9 @@
 //! The receiving side of a device: [`RxQueue`] objects hand over filled buffers.
 //!
-//! When a run is stopped, [`RxQueue::stop`] is called for each queue. A capture file is not polled
-//! again. A live queue is polled until it has handed over the frames in its ring, and then reports
-//! that it has ended. Frames that a queue does not hand over in time after a stop count as lost.
+//! When a run is stopped, [`RxQueue::stop`] is called for each queue. After a stop, a capture file
+//! is not polled again. A live queue is polled until it has handed over the frames in its ring, and
+//! then reports that it has ended. Frames that a queue does not hand over in time after a stop
+//! count as lost.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -43,11 +44,11 @@ pub trait RxQueue: Send {
     fn capabilities(&self) -> Capabilities;
 
     /// Opens the queue, once, before the first poll. A queue that writes frames to pages uses pages
-    /// of `region`. A queue that [lends memory blocks](Capabilities::lends) returns them.
+    /// of `region`. A queue that [lends memory blocks](Capabilities::lends) returns its blocks.
     ///
     /// # Errors
-    /// Returns an error if pages of `region` do not fit, if there is too little memory, or if the
-    /// queue was opened before.
+    /// Returns an error if pages of `region` do not fit the device, if there is too little memory,
+    /// or if the queue was opened before.
     fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
         let _ = region;
         Ok(Opened::default())
@@ -63,9 +64,9 @@ pub trait RxQueue: Send {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
 
     /// Returns true if a live queue has memory for the frames of the next
-    /// [`PATIENCE`](crate::limits::PATIENCE). While a CPU has no room, such a queue is not polled
-    /// for up to `PATIENCE`. After this time, it is polled again, and frames for which there is no
-    /// room are dropped.
+    /// [`PATIENCE`](crate::limits::PATIENCE). While a CPU has no room, a queue with memory for
+    /// these frames is not polled for up to `PATIENCE`. After `PATIENCE`, the queue is polled
+    /// again, and frames for which there is no room are dropped.
     fn has_room(&self) -> bool {
         false
     }
@@ -94,7 +95,7 @@ pub trait RxQueue: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polled {
-    /// More frames may have arrived already.
+    /// More frames may be available now.
     More,
     /// No more frames have arrived: wait on [`RxQueue::wait_on`].
     Drained,
@@ -102,8 +103,8 @@ pub enum Polled {
     NotBefore(Timestamp),
     /// Frames that arrive before the returned time may wait until then, and share one wake-up, as
     /// with a network card that *coalesces* interrupts. If all queues return `Coalesce`, an idle
-    /// CPU sleeps immediately. After [`NotBefore`](Self::NotBefore), an idle CPU would poll for a
-    /// while before it sleeps.
+    /// CPU sleeps immediately. After [`NotBefore`](Self::NotBefore), in contrast, an idle CPU polls
+    /// for a while before it sleeps.
     Coalesce(Timestamp),
     /// No more frames will ever arrive.
     Ended,

@@ -23,7 +23,7 @@ pub(crate) struct Sampler {
     is_on: bool,
     nth_round: u32,
     nth_batch: u32,
-    /// The start, the queue and the bucket (if known) of a packet that is timed.
+    /// The packet that is timed: its start time, its queue, and its bucket (if known).
     timed: Option<(Timestamp, usize, Option<u16>)>,
     mean: u64,
     to_name: Vec<BucketId>,

@@ -41,8 +41,7 @@ pub(crate) struct SendQueue {
     pub(crate) to: TxId,
     pub(crate) waiting: Outlet<Item>,
     path: OnceLock<(Arc<Shared>, QueueHasher)>,
-    /// Empty buffers for copies of packets. They are used again, so that no CPU of the receive path
-    /// frees memory.
+    /// Empty buffers for copies of packets, kept so that no CPU of the receive path frees memory.
     pub(crate) buffers: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -103,7 +102,8 @@ impl Sender {
         self.0.waiting.room()
     }
 
-    /// Returns a file descriptor that is readable while the sender has room. Do not read from it.
+    /// Returns a file descriptor that is readable while the sender has room. Do not read from the
+    /// file descriptor.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.

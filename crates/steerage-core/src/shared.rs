@@ -30,8 +30,8 @@ pub(crate) struct Shared {
     pub(crate) supply: Supply,
     pub(crate) lent_bytes: u64,
     pub(crate) start: Instant,
-    /// The number of queues that are not closed yet. When it is 0, all received packets are
-    /// finished.
+    /// The number of queues that are not closed yet. When no queue is open, all received packets
+    /// are finished.
     pub(crate) open_queues: AtomicUsize,
     pub(crate) stopping: AtomicBool,
     pub(crate) finished: Signal,
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Wakes those of `cpus` that sleep, except `by`, after a change other than published packets.
+    /// Wakes those of `cpus` that sleep, except `by`, for any reason other than new packets.
     pub(crate) fn wake(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
         self.sleepers.after_publishing();
         self.wake_sleepers(cpus, by, false);
@@ -83,7 +83,8 @@ impl Shared {
     }
 
     pub(crate) fn stop(&self) {
-        // T1. Relaxed: publishes no other memory. The fence in `wake_all` shows it to sleepers.
+        // T1. Relaxed: publishes no other memory. The fence in `wake_all` makes the flag visible to
+        // CPUs that go to sleep.
         self.stopping.store(true, Ordering::Relaxed);
         self.wake_all();
     }
@@ -107,8 +108,8 @@ impl Shared {
     }
 
     pub(crate) fn close_one(&self) {
-        // O1, release: pairs with O2. Also acquire, so that the CPU that closes the last queue
-        // publishes the stores that other CPUs made before they closed their queues.
+        // O1, release: pairs with O2. The acquire half pairs with earlier calls on other CPUs, so
+        // that the last call publishes their stores too.
         if self.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.finished.set(true);
             self.wake_all();
@@ -117,7 +118,8 @@ impl Shared {
 
     #[inline(always)]
     pub(crate) fn all_closed(&self) -> bool {
-        // O2, acquire: pairs with O1. At 0, all counters are final, and all pages are in the pool.
+        // O2, acquire: pairs with O1. If no queue is open, all counters are final, and all pages
+        // are in the pool.
         self.open_queues.load(Ordering::Acquire) == 0
     }
 

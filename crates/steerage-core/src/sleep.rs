@@ -1,7 +1,7 @@
 //! The rules by which a CPU goes to sleep and is woken.
 //!
 //! A CPU without work polls for up to [`IDLE_POLL`](crate::limits::IDLE_POLL) before it sleeps.
-//! After long sleeps, it polls for a shorter time, as with KVM's `halt_poll_ns`. Before a CPU
+//! After long sleeps, a CPU polls for a shorter time, as with KVM's `halt_poll_ns`. Before a CPU
 //! sleeps, it sets its bit in `Sleepers`, executes a memory fence, and checks for work once more.
 //! To sleep, the CPU calls `ppoll`, which waits on the CPU's eventfd (its bell), and on the devices
 //! that have no frames. A CPU that hands frames over executes one memory fence per poll, and then
@@ -38,9 +38,9 @@ pub enum Armed {
 pub(crate) struct Sleep {
     armed: bool,
     events: Option<Events>,
-    /// The number of times that other CPUs have cleared this CPU's bit, minus the number of rings
-    /// of the bell that this CPU has read. Another CPU that has cleared the bit has rung the bell,
-    /// or is about to ring it.
+    /// The number of times that other CPUs have cleared this CPU's bit in `Sleepers`, minus the
+    /// number of writes to this CPU's eventfd that it has read. A CPU that clears the bit writes to
+    /// the eventfd afterwards.
     rings: u64,
 }
 

@@ -1,8 +1,9 @@
 //! [`Softnet`] is one CPU of the receive path, with all data that only this CPU uses.
 //!
 //! A round (one pass of a CPU's loop) runs the phases of [`Phase`] in order. As in a Linux network
-//! softirq, a CPU first receives from its queues. Then it handles the packets that stay on it, and
-//! last the packets that other CPUs have handed over. Without work, it waits (module `waiting`).
+//! softirq, a CPU first receives from its queues. Then the CPU handles the packets that it keeps,
+//! and finally the packets that other CPUs have handed over. A CPU without work waits (module
+//! `waiting`).
 
 mod waiting;
 
@@ -274,7 +275,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             Phase::Finish(place) => {
                 self.finish_batch(place);
                 // Every round handles all packets in this CPU's lanes (lists of its own frames) and
-                // one more backlog, so that no backlog waits forever.
+                // at least one backlog, so that no backlog waits forever.
                 if place < self.queues.len() {
                     let again = if self.control.is_void() { place + 1 } else { place };
                     let next = self.next_to_handle(again);
@@ -341,9 +342,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.queues.get(place).map_or_else(|| place - self.queues.len(), |queue| queue.id)
     }
 
-    /// While an output is full, packets of a queue that can wait must wait. A capture file is
-    /// therefore read only as fast as its packets are written. After a stop was requested, packets
-    /// wait only during the first half of the maximum time for draining.
+    /// While an output is full, the CPU handles no packets of queues whose device can wait. A
+    /// capture file is read only as fast as its packets are written. After a stop was requested,
+    /// packets wait only during the first half of the maximum time for draining.
     #[inline(never)]
     fn holds_back(&self) -> bool {
         let time_left = self.drain_until.is_none_or(|until| self.runner.cpu.now + DRAIN_MAX / 2 < until);
@@ -429,7 +430,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
-            // If the device's next poll is due now, the device has more frames.
+            // A queue that sets its next poll to the current time or earlier has more frames.
             let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
             self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;
@@ -524,7 +525,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     /// Ends this CPU's part, and returns its handler's report. Packets in rings count as in flight.
     pub fn finish(mut self) -> H::Report {
         // If a CPU ends before the run has finished, the other CPUs would wait for this CPU
-        // forever. Dropping `stops` with `finished` false stops them too.
+        // forever. Dropping `stops` with `finished` false stops the other CPUs too.
         self.stops.finished = self.is_finished();
         self.runner.cpu.now = self.platform.now();
         self.runner.finish()

@@ -1,10 +1,10 @@
 //! The state that control threads and packet CPUs share under one lock: the state machine that
 //! moves buckets, the limits, and the data that a policy stores.
 //!
-//! Control threads wait for this lock. A packet CPU only tries to take it, between two rounds and
-//! only if a request concerns the CPU, and otherwise tries again in the next round. A CPU detects a
-//! change by loading one version number. The data path takes no lock in a move: it parks packets,
-//! waits for the fence (a ring position), and releases the packets.
+//! Control threads wait for this lock. A packet CPU that a request concerns calls `try_lock`
+//! between two rounds. If another thread holds the lock, the CPU tries again after the next round.
+//! A CPU detects a change by loading one version number. The data path takes no lock in a move: it
+//! parks packets, waits for the fence (a ring position), and releases the packets.
 //!
 //! The module `deadline` has the phases that take too long, and the CPUs that make no progress.
 
@@ -39,7 +39,7 @@ pub(crate) struct State {
     pub(crate) policy: PolicyInfo,
     pub(crate) findings: Vec<GroupFindings>,
     pub(crate) others: Vec<f64>,
-    /// The buckets whose largest flow CPUs identify, by examining some of their packets.
+    /// The buckets in which CPUs look for the largest flow, by examining some of the packets.
     to_name: Vec<BucketId>,
     flows_seen: Vec<(BucketId, FlowKey)>,
     hooks: Vec<Option<Arc<dyn BetweenRounds>>>,
@@ -55,7 +55,7 @@ pub(crate) struct LimitsInForce {
     pub(crate) all: Limits,
     pub(crate) of_queues: Vec<QueueLimits>,
     pub(crate) flow_limited: Vec<CpuIndex>,
-    /// The CPUs that do not apply these limits yet.
+    /// The CPUs that have not read the latest limits yet.
     behind: Vec<CpuIndex>,
 }
 
@@ -83,11 +83,11 @@ impl fmt::Debug for Offer {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// The number of the last slice. A slice that moves is stored here before queues park its
-    /// buckets, and removed after the queues have released the parked packets. A CPU that handles a
-    /// packet received during a move therefore reads `None` until the parked packets are released.
+    /// The number of the last slice (buckets that move together). From before a slice's first
+    /// packet is parked until all its parked packets are released, [`LastSlice::number`] returns
+    /// `None`.
     pub(crate) slice: LastSlice,
-    /// Shows whether [`State::is_settled`] returns true. This signal is set under the control lock.
+    /// Shows whether [`State::is_settled`] returns true. Set under the control lock.
     pub(crate) settled: Signal,
 }
 
@@ -120,8 +120,8 @@ impl Steering {
 
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // This load pairs with the release store in `publish`. The control lock orders all other
-        // accesses to the version.
+        // This load pairs with the release store in `publish`. All other accesses to `version` are
+        // made under the control lock.
         self.version.load(Ordering::Acquire)
     }
 
@@ -149,7 +149,7 @@ impl State {
         self.moves.on(event, &mut self.actions);
     }
 
-    /// Reports a phase that takes too long to the state machine of moves. `open` has the CPUs whose
+    /// Reports to the state machine of moves that a phase takes too long. `open`: the CPUs whose
     /// fences (ring positions) the caller still waits for.
     pub(crate) fn check_deadline(
         &mut self,
@@ -182,7 +182,8 @@ impl State {
         self.actions.asks.clear();
     }
 
-    /// Returns true if `cpu` holds frames of a queue that can wait, which must not lose any frame.
+    /// Returns true if `cpu` holds frames of a queue whose device can wait. None of these frames
+    /// may be lost.
     fn is_waited_for(&self, cpu: CpuIndex, queues: &[QueueInfo]) -> bool {
         let has_frames = |at: usize, queue: &QueueInfo| {
             let is_in_lane = self.moves.owner_of(at) == cpu && queue.ledger.in_lane.get() > 0;
@@ -191,8 +192,9 @@ impl State {
         queues.iter().enumerate().any(|(at, queue)| self.moves.waits(at) && has_frames(at, queue))
     }
 
-    /// For a queue whose owner is dead: returns the epoch of the moving slice if all living old
-    /// CPUs have finished the queue's frames. Frames at dead CPUs are revoked (must be discarded).
+    /// For a queue whose owner is dead: returns the number of the move (`epoch`) if all living CPUs
+    /// from which buckets move have finished the queue's frames. Frames at dead CPUs are revoked
+    /// (must be discarded).
     fn are_fences_passed(&self, rings: &[Arc<RingLedger>]) -> Option<u64> {
         let slice = self.moves.slice()?;
         let mut all_passed = true;
@@ -300,7 +302,7 @@ impl State {
         }
     }
 
-    /// If the policy does not collect the flows, further flows are ignored.
+    /// Ignores the flow if the policy has [`FLOWS_SEEN_MAX`] flows to collect.
     pub(crate) fn saw_flow(&mut self, bucket: BucketId, flow: FlowKey) {
         if self.flows_seen.len() < FLOWS_SEEN_MAX {
             self.flows_seen.push((bucket, flow));

@@ -1,17 +1,18 @@
 //! Sends the packets that a packet function transmits.
 //!
 //! Each CPU has its own queue to each output, without a lock. One call of `send` passes all packets
-//! of a batch, in order of arrival, after the CPU has left its gate (the marker that it runs a
-//! handler), because verdicts of a dead CPU do not count. The batch counts as finished only after
-//! `send`. A move waits until the batch is finished, so that the flow keeps its order on the wire.
+//! of a batch, in order of arrival. The CPU first leaves its gate (the marker that it runs a
+//! handler), because the verdicts of a CPU that was declared dead in its handler do not count. The
+//! batch counts as finished only after `send`. A move waits until the batch is finished, so that
+//! the flow keeps its order on the wire.
 //!
 //! A device that cannot send a packet immediately copies the packet, or takes the packet's page in
 //! exchange for a page of its own ([`OutgoingPacket::swap`], [`TxCapabilities::pages_max`]). The
-//! page that the device gives in exchange returns through the packet's slot. Without an exchange, a
-//! device that keeps the pages of packets would need a counter, a limit and a second way to return
-//! pages. (With AF_XDP on a veth and frames of 64 bytes, an exchange of pages was as fast as a
-//! copy. With frames of 1500 bytes, the exchange had 1.06 times the packet rate of the copy. Both
-//! were measured in five pairs of runs on a busy machine.)
+//! page that the device gives in exchange takes the place of the packet's page in the batch.
+//! Without an exchange of pages, a device that keeps the pages of packets would need a counter, a
+//! limit and a second way to return pages. An exchange is as fast as a copy for frames of 64 bytes,
+//! and gives 1.06 times the packet rate for frames of 1500 bytes (AF_XDP on a veth, five pairs of
+//! runs on a busy machine).
 
 use std::fmt;
 use std::slice;
@@ -68,10 +69,10 @@ pub trait TxQueue: Send {
     }
 
     /// Returns true if the queue has room for a batch now. If a receive queue of the instance [can
-    /// wait](crate::device::Capabilities::can_wait), `has_room` is called before each batch, and
-    /// batches of such a queue are handled only while all outputs of the CPU have room. A failed
-    /// output must return true. After a stop, packets wait for room for half of the drain time, and
-    /// are then dropped (`tx_full`).
+    /// wait](crate::device::Capabilities::can_wait), `has_room` is called before each batch. The
+    /// queue's batches are handled only while all outputs of the CPU have room. `has_room` must
+    /// return true for a failed output. After a stop, packets wait for room for half of the drain
+    /// time, and are then dropped (`tx_full`).
     fn has_room(&self) -> bool {
         true
     }
@@ -89,7 +90,8 @@ pub trait TxQueue: Send {
     /// ends.
     ///
     /// # Errors
-    /// Returns the errors of [`send`](Self::send). Held-back packets already count as sent.
+    /// Returns the errors of [`send`](Self::send). Packets that the queue holds back already count
+    /// as sent.
     fn flush(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -101,8 +103,8 @@ pub trait TxQueue: Send {
     }
 }
 
-/// The result of [`TxQueue::send`]. A packet that is in none of these counts was not sent for lack
-/// of room.
+/// The result of [`TxQueue::send`]. A packet that no field of `Sent` counts was not sent, because
+/// the device had no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
@@ -118,8 +120,8 @@ pub struct Sent {
     pub cut: u64,
     /// The number of packets that the device cannot send for another reason (interface down).
     pub refused: u64,
-    /// The number of accepted packets that the device will finish later. They are in flight until
-    /// the device reports their outcome to its [`TxAccount`].
+    /// The number of accepted packets that the device will finish later. Deferred packets are in
+    /// flight until the device reports their outcome to its [`TxAccount`].
     pub deferred: u64,
 }
 
@@ -138,7 +140,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Describes a device whose queues `open` creates.
+    /// Describes a sending device. The function `open` creates its queues.
     pub fn new(
         name: impl Into<DeviceName>,
         kind: &'static str,
@@ -185,7 +187,8 @@ impl<'a> Outgoing<'a> {
         self.now
     }
 
-    /// The source of the packets, for a device that reports to its [`TxAccount`] later.
+    /// The receive queue or handler from which the packets come. A device that reports to its
+    /// [`TxAccount`] later needs this source.
     pub fn source(&self) -> TxSource {
         self.source
     }
@@ -237,8 +240,8 @@ impl OutgoingPacket<'_> {
         parts(&self.frame, self.copy, offload)
     }
 
-    /// Returns how many packets this packet counts as in [`Sent`]: the number of merged frames, or
-    /// 1. A super-frame that arrived as one frame counts as 1.
+    /// Returns the number that the packet adds to the counts of [`Sent`]: the number of merged
+    /// frames, or 1. A super-frame that arrived as one frame counts as 1.
     pub fn frames(&self) -> u64 {
         self.copy.map_or(1, Kept::frames)
     }

@@ -134,7 +134,7 @@ mod tests {
         // clients.
         assert_eq!(alerts((0..40).map(|_| syn(source, 80, 1, false)).collect()), []);
         assert_eq!(alerts((0..40).map(|port| syn(source, port, 1, true)).collect()), []);
-        // Each of two sources alone tries too few ports for a scan.
+        // Two sources together try enough ports for a scan, but neither source alone does.
         assert_eq!(alerts((0..38).map(|nth| syn([10, 0, 0, nth as u8 % 2], nth, 1, false)).collect()), []);
     }
 
@@ -152,8 +152,8 @@ mod tests {
         let sources: Vec<[u8; 4]> = (0..ALERTS_MAX as u8 - 1).map(|source| [10, 0, 1, source]).collect();
         let ports =
             |ports: Range<u16>| ports.flat_map(|port| sources.iter().map(move |source| syn(*source, port, 1, false)));
-        // Because of the packets between the attempts, the move ends before the sources try their
-        // other ports.
+        // The CPUs handle the packets of `between` during the move, which ends before the sources
+        // try their other ports.
         let between = (0..30_000).map(|port| syn([10, 0, 2, 1], port, 1, true));
         let frames = ports(0..PORTS as u16 / 2).chain(between).chain(ports(PORTS as u16 / 2..PORTS as u16));
         let (parts, handle) = instance(2, frames).split();

@@ -5,7 +5,7 @@
 //! (RFC 9000, 5.1). A short header does not contain the length of the id, but the server that chose
 //! the id knows the length.
 //!
-//! The server cannot freely choose the CPU of two kinds of connection ids:
+//! In two cases, the server cannot freely choose the CPU to which a connection id leads:
 //!
 //! * The first packets of a client contain an id that the *client* chose. The server answers with
 //!   an id in the same *bucket*: it draws random ids until one of them is in this bucket. So all

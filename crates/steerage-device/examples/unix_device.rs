@@ -57,14 +57,15 @@ impl Receiver {
 impl RxQueue for Receiver {
     /// The sender waits for room in the socket, so no frame is lost while the queue is not polled.
     fn capabilities(&self) -> Capabilities {
-        // The extra byte reveals a datagram that is too long.
+        // The page is one byte longer than a part, so that a longer datagram is noticed.
         Capabilities::pages(PART_BYTES_MAX + 1).segments(PARTS_MAX).hashes(Affinity::BothDirections).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         for _ in 0..budget {
             let Some(mut page) = out.take_page() else { break }; // All pages are in use.
-            // With the header in the headroom, the part begins where a frame must begin.
+            // The datagram's header is received into the headroom, so that the part begins where a
+            // frame must begin.
             let place = &mut out.page_mut(&mut page)[HEADROOM - HEADER_BYTES..][..=DATAGRAM_BYTES_MAX];
             let received = self.socket.recv(place);
             let header = [place[0], place[1], place[2], place[3]];

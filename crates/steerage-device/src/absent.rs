@@ -11,7 +11,8 @@ const FEATURES: [(&str, &str, bool); 3] = [
 ];
 const TAP: &str = "build steerage-device with its feature `tap`";
 
-/// Returns false for capture files, because their paths have no fixed first characters.
+/// Returns true if `spec` names a device of an optional feature, except for capture files, whose
+/// paths have no fixed first characters.
 pub(crate) fn has_feature(spec: &str) -> bool {
     FEATURES.iter().any(|(begins, ..)| spec.starts_with(begins))
 }

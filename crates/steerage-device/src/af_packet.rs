@@ -56,8 +56,8 @@ pub const BUFFER_DEFAULT: usize = 32 << 20;
 /// other blocks.
 pub const BUFFER_MIN: usize = BLOCKS_MIN * BLOCK_BYTES_MIN;
 
-/// The maximum size of a ring in bytes. The kernel counts the bytes in 32 bits, and never swaps the
-/// ring out.
+/// The maximum size of a ring in bytes. The kernel counts the bytes of a ring in 32 bits, and never
+/// swaps a ring out.
 pub const BUFFER_MAX: usize = 2 << 30;
 
 /// The default block timeout, after which the kernel passes on a block that is not full. 10 ms is
@@ -81,14 +81,14 @@ const BLOCK_BYTES_MIN: usize = 128 << 10;
 /// their timeout.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
-/// The number of units of lent memory in a full block. The limit on the lent memory that a CPU
-/// holds is counted in units (see [`Blocks::shared`](steerage::device::Blocks::shared)). A block
-/// that is not full counts for fewer units. With the default ring, a unit is 64 KiB, the size of a
-/// super-frame.
+/// The number of units that a full block counts as. The limit on the memory that is lent to a CPU
+/// is a number of units (see [`Blocks::shared`](steerage::device::Blocks::shared)). A block that is
+/// only partly filled counts as fewer units. With the default ring, a unit has 64 KiB, the size of
+/// a super-frame.
 const BLOCK_UNITS: usize = 8;
 
 /// The bytes that a sending socket may have in flight, as the kernel counts them: about 1800 frames
-/// of 1500 bytes. The kernel's default suffices for 90 frames of 1500 bytes.
+/// of 1500 bytes. The kernel's default send buffer suffices for 90 frames of 1500 bytes.
 const SEND_BUFFER: i32 = 4 << 20;
 
 /// The bytes before each frame that the kernel leaves free, for steerage's header and a VLAN tag.
@@ -145,8 +145,8 @@ pub struct AfPacketOptions {
     /// The filter that the kernel applies, if any. Requires the cargo feature `capture`.
     #[cfg(feature = "capture")]
     pub filter: Option<Filter>,
-    /// States when to use the hash that the kernel reports. That hash may send packets of the same
-    /// flow to different CPUs: docs/interfaces.md lists such packets.
+    /// States when to use the hash that the kernel reports. The kernel's hash may send packets of
+    /// the same flow to different CPUs (docs/interfaces.md lists these packets).
     pub device_hash: DeviceHash,
     /// If true, the device computes checksums that the sender left to a network card, as forwarding
     /// needs. With this option, merged datagrams, which the device cannot split, are lost.
@@ -206,9 +206,9 @@ impl AfPacketOptions {
         /// [`filtered`](Self::filtered) takes a filter in text form.
         #[cfg(feature = "capture")]
         filter: Filter => Some;
-        /// Sets when steerage uses the hash that the kernel reports. Default: never.
-        /// [`DeviceHash::IfSafe`] uses no card's hash, because the frames do not show whether they
-        /// are fragments.
+        /// Sets when steerage uses the hash that the kernel reports. Default: never. With
+        /// [`DeviceHash::IfSafe`], steerage ignores the hash of a network card, because a card may
+        /// hash the fragments of a datagram differently.
         device_hash: DeviceHash;
         /// Sets whether steerage computes checksums that a sender left to a card. Default: no.
         finish_checksums: bool;
@@ -309,8 +309,9 @@ impl AfPacketOptions {
         Ok(AfPacket { input, notes })
     }
 
-    /// Returns a hint if the network card cannot stamp frames. Frames of a virtual interface may
-    /// have the time of the physical card that received them, so virtual interfaces get no hint.
+    /// Returns a message for the user if the network card cannot stamp frames. Frames of a virtual
+    /// interface may have the time of the physical card that received them, so virtual interfaces
+    /// get no message.
     fn note_on_time(&self) -> Option<String> {
         let (_, has_card) = crate::sys::driver(&self.interface).ok()?;
         let stamped = Ethtool::open().and_then(|mut ethtool| ethtool.stamped_frames(&self.interface)).ok()?;
@@ -339,8 +340,8 @@ impl AfPacketOptions {
         let memory = Memory::map(socket.as_fd(), shape).map_err(cannot("map the socket's ring"))?;
         socket.attach(&program::NOTHING).map_err(cannot("attach a filter"))?;
         if self.direction_on(interface) == Direction::In && self.queues == 1 {
-            // Ignore an error: the kernel lacks the option before Linux 4.20, and for fanout
-            // groups. The socket's filter excludes outgoing frames in any case.
+            // Linux has this option since 4.20, but not for fanout groups. Ignore an error: the
+            // socket's filter excludes outgoing frames in any case.
             let _ = socket.ignore_outgoing();
         }
         socket.bind(interface.index).map_err(cannot("listen to the interface"))?;
@@ -396,7 +397,7 @@ const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
-    // Report a missing permission to listen once, and not for each interface.
+    // Report a missing permission once, and not for each interface.
     Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
     let names = Interface::listenable().map_err(failed("list the interfaces"))?;
     if names.is_empty() {

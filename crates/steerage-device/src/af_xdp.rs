@@ -61,8 +61,8 @@ pub use take::{TESTS_MAX, Take, TakeError};
 /// frames per second, a ring of this length fills up in 2 ms.
 pub const RING_DEFAULT: u32 = 2048;
 
-/// The length of the shortest ring, in frames: room for the frames of one poll while they are in
-/// flight, and for the same number of frames that the kernel receives meanwhile.
+/// The length of the shortest ring, in frames: twice the frames of one poll, because the kernel
+/// receives frames while those of the last poll are in flight.
 pub const RING_MIN: u32 = 128;
 
 /// The length of the longest ring, in frames. The kernel pins the memory of the pages in the rings.
@@ -139,15 +139,15 @@ pub struct AfXdpOptions {
     pub busy_poll: Option<Duration>,
     /// The longest time for which frames may wait after a poll that emptied the ring.
     pub coalesce: Option<Duration>,
-    /// States when to use the hash that the hardware computed. That hash may send packets of the
-    /// same flow to different CPUs: docs/af_xdp.md lists such packets.
+    /// States when to use the hash that the hardware computed. The hardware's hash may send packets
+    /// of the same flow to different CPUs (docs/af_xdp.md lists these packets).
     pub device_hash: DeviceHash,
     /// The number of ports of a bond for which there is room, or `None` for the default.
     pub ports: Option<u32>,
     /// If true, an XDP program that is already attached is replaced.
     pub replace: bool,
-    /// The priority of the XDP program in libxdp's dispatcher. If no XDP program is attached, a
-    /// priority makes steerage attach a dispatcher.
+    /// The priority of the XDP program in libxdp's dispatcher. If a priority is set and no XDP
+    /// program is attached, steerage attaches a dispatcher.
     pub priority: Option<u32>,
 }
 
@@ -198,18 +198,19 @@ impl AfXdpOptions {
         /// Default: the driver uses interrupts.
         busy_poll: Duration => Some;
         /// Sets a pause from [`COALESCE_MIN`] to [`COALESCE_MAX`] after each poll that emptied the
-        /// ring. The pause ends early if a quarter of the ring fills up. Like `rx-usecs` of a
-        /// network card, this option delays packets, and saves most of the CPU time if packets
-        /// arrive so fast that a CPU cannot sleep between two packets. If the last poll found no
-        /// frame, the next frame wakes the CPU immediately. `coalesce` and `busy_poll` exclude each
-        /// other. Default: off.
+        /// ring. The pause after a poll ends early if a quarter of the ring fills up. Like
+        /// `rx-usecs` of a network card, this option delays packets, and saves most of the CPU time
+        /// if packets arrive so fast that a CPU cannot sleep between two packets. If the last poll
+        /// found no frame, the next frame wakes the CPU immediately. `coalesce` and `busy_poll`
+        /// exclude each other. Default: off.
         coalesce: Duration => Some;
         /// Sets whether steerage uses the hash that the hardware computed. Default: no. The
         /// hardware computes no hash for fragments, so steerage computes the hash of fragments.
         device_hash: DeviceHash;
-        /// Sets the number of ports of a bond for which there is room: 1 to [`PORTS_MAX`]. Packets
-        /// of further ports are left to the kernel. A reserved port takes as much memory as a port
-        /// in use. Default: one port more than the bond has when the device is opened.
+        /// Sets the number of ports of a bond for which there is room: 1 to [`PORTS_MAX`]. The
+        /// packets of ports beyond this number are left to the kernel. A reserved port takes as
+        /// much memory as a port in use. Default: one port more than the bond has when the device
+        /// is opened.
         ports: u32 => Some;
         /// Sets whether to replace an XDP program that is attached already. Default: no.
         replace: bool;
@@ -289,8 +290,8 @@ impl AfXdpOptions {
         let places = of_ports.then(|| Places::new(self, &interface, &ports_now, ports.places, (ports.queues, &most)));
         let places = places.transpose()?;
         if let Some(places) = &places {
-            // The other elements of `rows` are reserved for ports that the bond does not have yet.
-            // The queues of later ports are created like the queues of the first port.
+            // `rows` also gets elements for ports that the bond does not have yet. The queues of
+            // later ports are created like the queues of the first port.
             rows.resize_with(places.count(), || (Arc::clone(places.model()), most.clone()));
         }
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
@@ -311,13 +312,12 @@ impl AfXdpOptions {
     /// device listens ([`AfXdp::is_listening`]), the kernel gets the packets too, and each packet
     /// is copied. The first of [`AfXdp::notes`] states why packets cannot be taken away.
     ///
-    /// The device does not fall back to listening if `Builder::build` cannot pin the instance's
-    /// memory.
+    /// If `Builder::build` cannot pin the instance's memory, the device does not listen instead.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open) if an option is wrong, or if this process or another
-    /// steerage process already takes packets from the interface. If listening also fails, this
-    /// function returns the error of the attempt to listen.
+    /// steerage process already takes packets from the interface. If the device can neither take
+    /// packets nor listen, returns the error of the attempt to listen.
     ///
     /// ```no_run
     /// use steerage::Builder;
@@ -360,8 +360,8 @@ impl AfXdpOptions {
     }
 }
 
-/// Returns true if listening would not help: an option is wrong, or steerage already takes the
-/// packets. Both errors come from steerage itself, and have no OS error code.
+/// Returns true for the two errors after which the device does not listen instead: an option is
+/// wrong, or steerage already takes the packets. Errors of steerage itself have no OS error code.
 fn is_final(error: &DeviceError) -> bool {
     let is_ours = error.cause.raw_os_error().is_none();
     is_ours && matches!(error.cause.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ResourceBusy)

@@ -50,7 +50,7 @@ pub fn open_all(specs: &[impl AsRef<str>], files: &CaptureOptions) -> Result<Ope
 /// All calls of `live` come before any device is opened, so `live` may start child processes.
 ///
 /// # Errors
-/// The errors of [`open`], and the errors of `live`.
+/// The errors of [`open`], and those that the function `live` returns.
 ///
 /// ```no_run
 /// use steerage_capture::CaptureOptions;
@@ -75,11 +75,11 @@ pub fn open_all_with(
     open_each(specs, files, live, taking)
 }
 
-/// Like [`open_all_with`], but also for AF_XDP: for each text `af_xdp:NAME,option=value,...`,
-/// `taking` gets the interface's name and returns the options.
+/// Like [`open_all_with`], but also for AF_XDP: for each text `af_xdp:NAME,option=value,...`, the
+/// function `taking` receives the interface's name and returns the options.
 ///
 /// # Errors
-/// The errors of [`open`], and the errors of `live`.
+/// The errors of [`open`], and those that the function `live` returns.
 #[cfg(feature = "af_xdp")]
 pub fn open_all_taking(
     specs: &[impl AsRef<str>],

@@ -78,7 +78,7 @@ impl DeviceHash {
 }
 
 /// The driver of TUN and TAP devices. The kernel hashes the packets that a process writes to a TUN
-/// or TAP device. Other drivers without a card may pass on packets from other interfaces.
+/// or TAP device. Other virtual interfaces may deliver packets that a network card hashed.
 const TUN: &str = "tun";
 
 pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {

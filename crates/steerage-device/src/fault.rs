@@ -15,7 +15,8 @@ use steerage::{
 use crate::options::setters;
 use crate::wrapper::delegate_to_queue;
 
-/// The maximum number of frames that a queue delays at a time. Further frames are not delayed.
+/// The maximum number of frames that a queue delays at a time. While it delays this many, other
+/// frames are not delayed.
 pub const HELD_MAX: usize = 1024;
 
 const OVERTAKE_MAX: Duration = Duration::from_millis(5);
@@ -43,7 +44,7 @@ pub struct Faults {
     pub duplicate: u32,
     /// The number of frames per thousand that get a flipped bit after their first 14 bytes.
     pub corrupt: u32,
-    /// The number of frames per thousand that arrive after the next poll's frames.
+    /// The number of frames per thousand that are held back until after the next poll's frames.
     pub reorder: u32,
     /// The number of frames per thousand that are delayed by `delay_time`.
     pub delay: u32,
@@ -67,7 +68,7 @@ impl Faults {
         duplicate: u32;
         /// The number of frames per thousand that get a flipped bit after their first 14 bytes.
         corrupt: u32;
-        /// The number of frames per thousand that arrive after the next poll's frames.
+        /// The number of frames per thousand that are held back until after the next poll's frames.
         reorder: u32;
     }
 
@@ -224,11 +225,12 @@ impl RxQueue for Fault {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let from = out.len();
-        // Each frame may be delivered twice, so the device gets at most half of the budget.
+        // Each frame may be delivered twice, so the inner queue polls for at most half of the
+        // budget.
         let polled = self.queue.poll(out, budget.div_ceil(2))?;
         let came = out.len() > from;
-        // New frames overtake the frames that earlier polls delayed, not the frames that this poll
-        // delays.
+        // The new frames overtake frames that earlier polls delayed. Frames that this poll delays
+        // come later.
         let before = self.held.len();
         self.happen(out, from);
         for frame in self.now.drain(..) {

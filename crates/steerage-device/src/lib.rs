@@ -20,9 +20,9 @@
 //! [`steerage::testing::QueueTester`] tests the queues of devices.
 //!
 //! Architecture invariant: devices do not depend on CPUs, hashes or handlers, and have no clock of
-//! their own. Only three kinds of devices have threads: one thread writes each capture file or
-//! stream (writing may block), one opens the files of each capture that is read, and one follows
-//! the ports of each bond.
+//! their own. Threads exist only for each capture file or stream that is written (writing may
+//! block), for each capture that is read (to open its files), and for each bond (to follow its
+//! ports).
 // Only the `sys` modules contain unsafe code: one for each device, and one that devices share.
 #![deny(unsafe_code)]
 
@@ -67,7 +67,7 @@ pub use all::open_all_taking;
 #[cfg(feature = "capture")]
 pub use all::{Opened, open_all, open_all_with};
 pub use device_hash::DeviceHash;
-/// The crate for capture files. [`open_all`] takes the options that this crate defines.
+/// The crate `steerage_capture`, which defines the capture options that [`open_all`] takes.
 #[cfg(feature = "capture")]
 pub use steerage_capture as capture;
 
@@ -160,7 +160,8 @@ pub fn takes_filter(spec: &str) -> bool {
 /// Checks the text `spec` without opening the device.
 ///
 /// # Errors
-/// [`OpenError::Spec`] for a mistake in the text. The device may still fail to open.
+/// [`OpenError::Spec`] for a mistake in the text. Even with a correct text, the device may fail to
+/// open.
 ///
 /// ```
 /// use steerage_device::check;
@@ -236,7 +237,8 @@ impl From<steerage_capture::CaptureError> for OpenError {
     }
 }
 
-/// `Debug` shows the text, because an error that `main` returns is printed with `Debug`.
+/// `Debug` shows the same message as `Display`, because an error that `main` returns is printed
+/// with `Debug`.
 impl fmt::Debug for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -26,8 +26,8 @@ pub struct Limit {
 #[derive(Debug)]
 struct Allowance {
     free: AtomicU64,
-    /// The number of frames that may still be delivered: `free`, plus the frames reserved for polls
-    /// in progress.
+    /// The number of frames that may still be delivered: the unreserved ones (`free`), plus the
+    /// frames reserved for polls in progress.
     left: AtomicU64,
 }
 
@@ -79,8 +79,8 @@ impl RxQueue for Limit {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let taken = self.allowance.take(budget as u64);
         if taken == 0 {
-            // Another queue's poll may give back reserved frames that it does not deliver, so
-            // `left` decides the end.
+            // The queue ends only if `left` is 0, because another queue's poll may give back
+            // reserved frames that it does not deliver.
             let over = self.allowance.left.load(Ordering::Relaxed) == 0;
             return Ok(if over { Polled::Ended } else { Polled::More });
         }

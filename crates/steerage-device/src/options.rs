@@ -32,7 +32,8 @@ impl SpecError {
     }
 }
 
-/// Defines a setter by value for each field. `=> Some` marks a field whose type is an `Option`.
+/// Defines, for each field, a setter that takes and returns `self`. `=> Some` marks a field whose
+/// type is an `Option`.
 macro_rules! setters {
     ($($(#[$attribute:meta])* $field:ident: $value:ty $(=> $wrap:ident)?;)*) => {$(
         $(#[$attribute])*

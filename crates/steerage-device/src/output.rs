@@ -58,7 +58,7 @@ pub enum OutputError {
     Device(DeviceError),
 }
 
-/// Returns the texts of the outputs that `spec` names: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`,
+/// Returns one text for each output that `spec` names: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`,
 /// `tap:NAME`, `tun:NAME`, `udp:ADDR:PORT`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's
 /// bare name. A range of numbers in braces, as in `pcap:part{0..3}.pcapng`, means one output for
 /// each number.
@@ -134,7 +134,7 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     output
 }
 
-/// Like [`open_for`], but calls `waits` while a FIFO has no reader or no TCP client has connected,
+/// Like [`open_for`], but while a FIFO has no reader or no TCP client has connected, calls `waits`
 /// with the path or address and the state of the wait. `waits` returns true to continue waiting.
 ///
 /// # Errors

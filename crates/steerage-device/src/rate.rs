@@ -27,10 +27,10 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Limits `input` to `per_second` frames per second over all queues, in equal shares. The
-    /// frames of a queue's share become due from the queue's first poll on. A queue that is polled
-    /// late delivers all frames that have become due. The name, kind and mode of the input stay
-    /// unchanged.
+    /// Limits `input` to `per_second` frames per second over all queues, in equal shares. From the
+    /// queue's first poll on, its frames become due at the queue's share of the rate. A queue that
+    /// is polled late delivers all frames that have become due. The name, kind and mode of the
+    /// input stay unchanged.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, per_second: u64) -> Input {
         let queues = input.queues.len().max(1) as u64;

@@ -73,8 +73,8 @@ const SHARING_MAX: usize = 256;
 /// as long as an even port is free (`__inet_hash_connect`).
 const PARITY_BITS: u32 = 1;
 
-/// The number of values of the compared bits: the smallest power of two with which no queue gets
-/// more than 1.25 times an equal share.
+/// Returns how many values the compared bits of the source port have: the smallest power of two
+/// with which no queue gets more than 1.25 times an equal share.
 fn values(queues: usize) -> Option<u16> {
     if !(1..=SHARING_MAX).contains(&queues) {
         return None;
@@ -151,9 +151,10 @@ pub struct Table {
 pub struct RuleError(String);
 
 impl Flow {
-    /// Returns rules that direct this flow to `queues`. Several queues share the flow by a few bits
-    /// of the source port. If the number of queues is not a power of two, some queues get more
-    /// values of these bits than others, but at most 1.25 times an equal share.
+    /// Returns rules that direct packets of this flow to `queues`. Several queues divide the
+    /// packets by a few bits of the source port. If the number of queues is not a power of two,
+    /// some queues get more values of the source port's bits than others, but at most 1.25 times an
+    /// equal share.
     ///
     /// # Errors
     /// Fails if the flow cannot be divided among this number of queues.

@@ -22,8 +22,9 @@ const BATCH: i64 = HANDLE_BUDGET as i64 * charged(PACKET_BYTES);
 /// The free space in a send buffer. CPUs that share a socket also share its `SendRoom`.
 ///
 /// The kernel reports a socket as writable while at least half of its send buffer is free. `spend`
-/// subtracts sent packets from this half, and a system call checks again when the half is used up.
-/// Between these checks the kernel frees space, so the free space is at least the known free space.
+/// subtracts sent packets from half of the buffer's size, and a system call checks again when this
+/// half is used up. The kernel also frees space between two checks, so at least the known space is
+/// free.
 #[derive(Debug)]
 pub(crate) struct SendRoom {
     known: AtomicI64,
@@ -37,8 +38,8 @@ impl SendRoom {
         Ok(Self { known: AtomicI64::new(0), half: (buffer / 2) as i64 })
     }
 
-    /// Returns true if a batch fits, or a part of a batch if the whole buffer is too small for a
-    /// batch.
+    /// Returns true if the buffer has room for a batch. If the whole buffer is too small for a
+    /// batch, room for a part of a batch is enough.
     pub(crate) fn has_room(&self, socket: BorrowedFd<'_>) -> bool {
         // `Relaxed`, because `known` publishes no other memory. With an old value, a CPU makes an
         // unnecessary system call, or sends a packet for which the buffer has no space.

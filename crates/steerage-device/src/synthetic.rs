@@ -42,9 +42,9 @@
 //! Without `rate`, the device [can wait](steerage::device::Capabilities::can_wait): it generates
 //! the frames that a poll requests. With `rate`, the device is live: frames become due by the clock
 //! of the receive path, and fill a ring of [`RING`] descriptors per queue. Frames that do not fit
-//! into the ring are lost, counted, and not numbered, so a gap in a flow's numbers is a loss after
-//! the device. The weights of a queue's flows determine the queue's part of the packets and of the
-//! rate.
+//! into the ring are lost, counted, and not numbered, so a gap in a flow's numbers shows that
+//! frames were lost after the device. The weights of a queue's flows determine the queue's part of
+//! the packets and of the rate.
 //!
 //! # Memory
 //!
@@ -75,7 +75,8 @@ pub const SIZE_MIN: usize = 64;
 /// The longest frame in bytes: the 9000 bytes of a jumbo frame, an Ethernet header, and a VLAN tag.
 pub const SIZE_MAX: usize = 9018;
 
-/// The shortest receive buffer in bytes, with room for all headers and numbers of a frame.
+/// The shortest receive buffer in bytes, with room for the headers, the flow number and the frame
+/// number of each frame.
 pub const BUFFER_MIN: usize = 128;
 
 /// The highest exponent of the weights. With this exponent, all but one packet in a thousand belong
@@ -229,7 +230,7 @@ impl Share {
     }
 
     fn schedule(self, rate: u64) -> Schedule {
-        // A rate is at most `10^9` and a share `2^32` parts, so both numbers stay below `2^63`.
+        // A rate is at most `10^9` and a share `2^32` parts, so both products stay below `2^63`.
         Schedule::new(rate * (self.to - self.from), NANOS_PER_SECOND * Self::WHOLE)
     }
 }
@@ -243,7 +244,8 @@ fn share_bounds(weights: &[f64]) -> Vec<u64> {
         sum += weight;
         bounds.push(((sum / total * Share::WHOLE as f64).round() as u64).min(Share::WHOLE));
     }
-    // The last bound is set exactly, so that rounding does not lose the last packet.
+    // Set the upper bound of the last share exactly, so that rounding does not lose the last
+    // packet.
     *bounds.last_mut().expect("it holds a 0 at least") = Share::WHOLE;
     bounds
 }

@@ -124,7 +124,7 @@ pub(crate) fn map(bytes: usize, access: c_int, flags: c_int, fd: c_int, offset: 
 /// Sends an ethtool(8) command about an interface in this thread's network namespace. `words` is
 /// the structure of the command, and begins with the command's number.
 ///
-/// This function is for requests that `steerage_netlink::ethtool` cannot make on each kernel since
+/// This function is for requests that `steerage_netlink::ethtool` cannot make on all kernels since
 /// 5.10: netlink does not report drivers' names and cards' rules, and reports the hash key only
 /// since 6.3.
 ///

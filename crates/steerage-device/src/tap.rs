@@ -118,7 +118,8 @@ pub struct TapOptions {
     pub layer: Layer,
     /// The interface's name.
     pub name: String,
-    /// The number of queues. `None`: 1, or as many queues as this process already has open.
+    /// The number of queues. `None`: as many queues as this process already has open for the
+    /// interface, or 1 if it has none.
     pub queues: Option<usize>,
     /// The longest packet in bytes, without an Ethernet header. `None` keeps the interface's MTU.
     pub mtu: Option<usize>,
@@ -141,8 +142,8 @@ struct Shared {
     mtu: usize,
     whole: Option<Whole>,
     is_input: AtomicBool,
-    /// The first receive queue takes the counter of drops. `None` if the kernel does not report
-    /// drops.
+    /// The counter of drops, which the first receive queue takes over. `None` if the kernel does
+    /// not report drops.
     drops: Mutex<Option<Drops>>,
     /// True if the interface was deleted and a sender has reported the deletion.
     gone: AtomicBool,

@@ -120,13 +120,13 @@ const COUNTS: &[&str] = &[
 ];
 const TRUNCATED: usize = 5;
 const DROPS: usize = 6;
-/// The first queue reports `ICMP_ERRORS` and the next two counts for all sockets. Any thread may
-/// increase these counts, even after the first queue has ended. The final report is complete.
+/// The first queue reports `ICMP_ERRORS`, `TOO_LONG` and `PATH_MTU` for all sockets. Any thread may
+/// increase the three counts, even after the first queue has ended. The final report is complete.
 const ICMP_ERRORS: usize = 7;
 const TOO_LONG: usize = 8;
 const PATH_MTU: usize = 9;
 
-/// The sockets that this process has open. The list is locked while sockets are opened.
+/// The sockets that this process has open. The mutex is locked while sockets are opened.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl UdpOptions {
@@ -136,13 +136,13 @@ impl UdpOptions {
     }
 
     setters! {
-        /// The number of sockets, 1 to [`QUEUES_MAX`]. Default: 1, or as many sockets as are
-        /// already open.
+        /// The number of sockets, 1 to [`QUEUES_MAX`]. Default: as many sockets as this process
+        /// already has open at the address, or 1 if it has none.
         queues: usize => Some;
         /// The size of the kernel's receive buffer for each socket, in bytes. Default: 8 MiB.
         receive_buffer: usize;
-        /// The longest packet, with headers, that handlers can write to or keep. Merged packets can
-        /// be longer, and handlers can read longer packets. Default: 1500.
+        /// The longest packet, with headers, that handlers can write to or keep. Handlers can read
+        /// longer packets than `mtu`, for example merged packets. Default: 1500.
         mtu: usize;
         /// Whether the kernel discovers the MTU of the path and refuses longer packets
         /// (`too_long`), instead of fragmenting them. Default: yes, because fragments have no ports

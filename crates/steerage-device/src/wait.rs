@@ -15,8 +15,9 @@ use crate::wrapper::delegate_to_queue;
 /// ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)). When the device's buffer is full,
 /// the device loses packets (drop reason `device`), or the sender of the packets waits.
 ///
-/// If a handler does not return, the whole input stops. The handler's CPU is not declared dead.
-/// After a stop of the run, packets wait for an output for one second at most.
+/// If a handler does not return, the whole input stops. steerage does not declare the handler's CPU
+/// dead, so no other CPU takes over its buckets. After a stop of the run, packets wait for an
+/// output for one second at most.
 ///
 /// ```
 /// use steerage::Builder;

@@ -31,8 +31,8 @@ pub(crate) struct Interface {
     #[serde(skip)]
     nic: Nic,
     xdp: Option<Xdp>,
-    /// Whether the driver passes the card's hash to XDP programs. `None` if the kernel does not
-    /// report whether the driver does so.
+    /// Whether the driver passes the card's hash to XDP programs, or `None` if the kernel does not
+    /// report it.
     xdp_hash: Option<bool>,
     /// Whether the driver passes the card's time of reception to XDP programs.
     xdp_time: Option<bool>,
@@ -56,9 +56,9 @@ struct Xdp {
 
 impl Xdp {
     /// If a driver has no zero-copy mode, AF_XDP moves the kernel's part of receiving to the
-    /// polling CPU. The polling CPU therefore receives fewer packets with AF_XDP than with
-    /// AF_PACKET. Only `forward` is faster with AF_XDP, because with AF_PACKET the kernel also
-    /// handles each packet (lab/notes/interfaces.md).
+    /// polling CPU, which then receives fewer packets than with AF_PACKET. Only `forward` is faster
+    /// with AF_XDP, because with AF_PACKET the kernel also handles each packet
+    /// (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",

@@ -205,8 +205,8 @@ fn packet_memory(cpus: usize) -> Finding {
     Finding::info(ABOUT, found).or(format!("of {} at most: --memory, --backlog", size(cap)))
 }
 
-/// Returns the maximum memory in the local page caches of a run's queues, for frames of the usual
-/// length.
+/// Returns the maximum memory in the local page caches (the queues' own free pages) of a run, for
+/// frames of the usual length.
 fn page_cache(memory: Option<u64>) -> Finding {
     const ABOUT: &str = "page cache";
     let memory = memory.unwrap_or(u64::MAX).min(MEMORY_MAX_DEFAULT as u64);

@@ -15,13 +15,13 @@ const ELEPHANT: f64 = 1.0 / 8.0;
 /// Notes do not mention shares of the packets below this value.
 const WORTH_A_WORD: f64 = 0.01;
 
-/// The network card of the comparison: its number of queues, and the number of entries in its
-/// indirection table (`ethtool -x`).
+/// The network card with which steerage is compared: its number of queues, and the number of
+/// entries in its indirection table (`ethtool -x`).
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
 /// A note warns about a device's hashes if at least `HASHES_SAMPLE` packets filled less than one in
-/// `HASHES_FEW` of the buckets. The notes at the end of a run use these limits too.
+/// `HASHES_FEW` of the buckets. The notes at the end of a run use the same two limits.
 const HASHES_SAMPLE: u64 = 10_000;
 const HASHES_FEW: usize = 100;
 
@@ -42,8 +42,8 @@ fn share(part: u64, traffic: &TrafficExplanation) -> f64 {
     percent(part as f64, traffic.survey.all.packets as f64) / 100.0
 }
 
-/// Returns a note if the hashes of a device differ too little. A run does not count flows, and can
-/// only suspect this.
+/// Returns a note if the hashes of a device differ too little. A run counts no flows, and can only
+/// guess whether the hashes differ too little.
 fn hashes(are_of_device: bool, survey: &Analysis) -> Option<String> {
     let (flows, filled) = (survey.flows.len(), survey.buckets.iter().filter(|bucket| bucket.packets > 0).count());
     let few = filled * HASHES_FEW < BUCKETS && flows > 2 * filled;

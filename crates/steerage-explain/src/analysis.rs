@@ -10,7 +10,7 @@ use steerage::{
 };
 
 /// The maximum number of flows that are counted separately: 170 MiB at 170 bytes each. Packets of
-/// further flows count only in the totals.
+/// flows beyond this number count only in the totals.
 pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
 
 /// An amount of traffic.
@@ -67,7 +67,7 @@ pub struct PacketDetail {
 /// The result of [`Analyze`].
 #[derive(Debug)]
 pub struct Analysis {
-    /// Which packets steering keeps together. These packets count as one flow.
+    /// Which packets steering keeps together and [`Analyze`] counts as one flow.
     pub affinity: Affinity,
     /// The sum of all traffic.
     pub all: Volume,

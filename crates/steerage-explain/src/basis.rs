@@ -19,11 +19,11 @@ pub struct Command {
 /// The kind of operands that a command has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operands {
-    /// The operands are inputs.
+    /// The command's operands are inputs.
     Inputs,
-    /// The operands are inputs and an output.
+    /// The command's operands are inputs and an output.
     InputsAndOutput,
-    /// The operands are interfaces, each of which is both an input and an output.
+    /// The command's operands are interfaces, each of which is both an input and an output.
     Interfaces,
 }
 

@@ -36,9 +36,9 @@ impl Explanation {
 /// The subject of an explanation.
 #[derive(Debug)]
 pub enum Subject {
-    /// The subject is one flow.
+    /// The explanation is about one flow.
     Flow(FlowExplanation),
-    /// The subject is the traffic of devices.
+    /// The explanation is about the traffic of devices.
     Traffic(Box<TrafficExplanation>),
 }
 
@@ -80,7 +80,8 @@ impl TrafficExplanation {
         flows
     }
 
-    /// Returns the numbers in `CPUS` and the number of candidate CPUs.
+    /// Returns the numbers of CPUs for which shares are shown: those in `CPUS`, and the number of
+    /// candidate CPUs.
     pub(super) fn cpus(&self) -> Vec<usize> {
         let mut cpus = [&CPUS[..], &[self.basis.candidates.order.len()]].concat();
         cpus.retain(|cpus| *cpus > 1);
@@ -108,8 +109,8 @@ pub(super) fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Returns true if the flow consists of IP packets. Other packets also stay together, but are not a
-/// conversation that could be divided.
+/// Returns true if the flow consists of IP packets. Packets that are not IP also stay together, but
+/// are not a conversation that could be divided.
 pub(super) fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }

@@ -35,7 +35,7 @@ struct ExplanationJson<'a> {
     traffic: Option<TrafficJson>,
 }
 
-/// The CPU of a flow, for several numbers of CPUs.
+/// The CPU that a flow has with 2, 4, ... CPUs.
 #[derive(Serialize)]
 struct FlowPlacement {
     flow: String,
@@ -43,7 +43,8 @@ struct FlowPlacement {
     key: Option<String>,
     hash: String,
     bucket: u16,
-    /// The flow's CPU for each number of CPUs.
+    /// The keys are numbers of CPUs. A value is the flow's CPU if steering uses this number of
+    /// CPUs.
     cpus: BTreeMap<usize, usize>,
 }
 

@@ -8,15 +8,15 @@ use steerage::CpuMask;
 use steerage_text::{counted, grouped};
 use steerage_tune::{CpuLoad, KernelLoad};
 
-/// The maximum number of CPUs in the table. The table lists the CPUs with the most time in softirq.
+/// The maximum number of rows in the table of the CPUs with the most time in softirq.
 const ROWS_MAX: usize = 16;
 
 /// Spreading packets over more CPUs is advised only if the busiest CPU's time in softirq falls to
-/// this fraction or below.
+/// this fraction of its current time, or below.
 const GAIN_MIN: f64 = 0.8;
 
-/// The smallest share of a CPU that is written as a number. Smaller shares are written as "less than
-/// 1 %".
+/// The smallest share of a CPU that is written as a number. A smaller share than `SHARE_MIN` is
+/// written as "less than 1 %".
 const SHARE_MIN: f64 = 0.01;
 
 #[derive(Debug, Serialize)]

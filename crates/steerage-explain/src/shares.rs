@@ -18,7 +18,7 @@ impl Shares {
         Self { cpus: loads, all }
     }
 
-    /// Gives each bucket a CPU. No other map of buckets to CPUs spreads packets better, because a
+    /// Gives each bucket its own CPU. No map of buckets to CPUs spreads packets better, because a
     /// bucket is always on one CPU.
     pub(super) fn thinnest(buckets: &[Volume; BUCKETS]) -> Self {
         Self::even(buckets, BUCKETS)
@@ -44,7 +44,7 @@ impl Shares {
         fraction(self.cpus.iter().map(of).max().unwrap_or(0), of(&self.all))
     }
 
-    /// Returns the speed-up over one CPU, which the busiest CPU limits.
+    /// Returns the speed-up over a single CPU. The share of the busiest CPU limits the speed-up.
     pub(super) fn speed_up(&self) -> f64 {
         if self.busiest() > 0.0 { 1.0 / self.busiest() } else { 1.0 }
     }

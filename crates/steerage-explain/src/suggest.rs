@@ -25,8 +25,8 @@ use reasons::Reasons;
 /// 100 ns, and the kernel forwards an IP packet in 2,500 ns (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
-/// The share of a CPU's time that is available for packets even if other work takes nearly all of
-/// it.
+/// The minimum share of a CPU's time that counts as available for packets, even if other work takes
+/// nearly all of the time.
 const BUSY_LEAST: f64 = 0.05;
 
 /// The packets of a CPU with other work are spread only if the CPU spends at least this share of
@@ -52,8 +52,8 @@ pub(super) struct Suggestion {
     receive_cpu: u16,
     /// The mask in the format of `rps_cpus`. 0 means no steering.
     mask: String,
-    /// The busiest CPU's share of the packets with equal shares of the buckets. `balanced` is this
-    /// share after the policy has balanced the CPUs.
+    /// The busiest CPU's share of the packets if all CPUs have equal shares of the buckets.
+    /// `balanced`: the busiest CPU's share after the policy has balanced the CPUs.
     busiest: f64,
     balanced: f64,
     /// The packet rate per second, if known.
@@ -64,7 +64,8 @@ pub(super) struct Suggestion {
     load_of_one: Option<f64>,
     /// The speed-up of the advised CPUs over one CPU.
     speed_up: f64,
-    /// The predicted maximum packet rate of each regime, the recommended regime first.
+    /// The predicted maximum packet rate of each regime (inline, collector, spread), the
+    /// recommended regime first.
     regimes: Vec<Regime>,
     elephants: Vec<Elephant>,
     reasons: Reasons,
@@ -100,7 +101,8 @@ impl Regime {
         Self { regime, cpus: way.cpus.len(), predicted: way.throughput }
     }
 
-    /// Returns the advised regime, and then the other regimes with one and two CPUs.
+    /// Returns the advised regime (inline, collector or spread), and then the other regimes with
+    /// one and two CPUs.
     fn all(choice: &Choice) -> Vec<Self> {
         let best = Self::of(&choice.best);
         let others = [Some(&choice.one), choice.collector.as_ref()].into_iter().flatten().map(Self::of);
@@ -178,8 +180,8 @@ impl Suggestion {
         })
     }
 
-    /// With `has_verdict`, the page leaves out the commands for the kernel's steering, because the
-    /// verdict has them.
+    /// If `has_verdict` is true, the text leaves out the commands for the kernel's steering,
+    /// because the verdict on the kernel's steering lists them.
     pub(super) fn page(&self, has_verdict: bool) -> String {
         let mut page = String::from("\n");
         let mut line = |about: &str, says: &str| {
@@ -234,7 +236,8 @@ impl Suggestion {
 }
 
 /// Returns the flows with more packets than an even share, the largest flow first, or no flow if
-/// one CPU is enough. If more CPUs would not be faster, the share is a half, as with two CPUs.
+/// one CPU is enough. If more CPUs would not be faster, a flow's packets are compared with half of
+/// all packets, as with two CPUs.
 fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;

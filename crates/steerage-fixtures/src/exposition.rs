@@ -9,12 +9,13 @@ use std::process::{Command, Stdio};
 
 use crate::skip;
 
-/// A parsed page of metrics. A series is the name and labels of a sample, as on the page.
+/// A parsed page of metrics. A series is the name and labels of a sample, as the exposition text
+/// writes them.
 #[derive(Debug)]
 pub struct Page {
     /// The value of each series.
     pub samples: BTreeMap<String, f64>,
-    /// The names of all metrics, in the order of the page.
+    /// The names of all metrics, in the order in which the text lists them.
     pub families: Vec<String>,
 }
 

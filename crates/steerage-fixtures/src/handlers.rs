@@ -49,7 +49,7 @@ impl Handler for Wire {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Stops a run, and returns its ledger after [`assert_at_rest`].
+/// Stops a run, and returns its packet counts after checking them with [`assert_at_rest`].
 pub fn end<R: Send + 'static>(running: Running<R>) -> Snapshot {
     running.handle().stop();
     let snapshot = running.join().snapshot;

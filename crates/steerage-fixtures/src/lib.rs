@@ -52,7 +52,7 @@ pub fn skip(why: &str) {
 /// xtask/tests/skipped.rs prints all recorded reasons.
 pub(crate) fn report_skip(why: &str) {
     let _ = writeln!(io::stderr(), "skipped: {why}");
-    // Each test binary has a file, named after the process that runs the tests.
+    // The file's name has the process IDs of this test binary and of the process that started it.
     let Some(folder) = env::current_exe().ok().and_then(|test| Some(test.ancestors().nth(2)?.join("skipped-tests")))
     else {
         return;
@@ -65,8 +65,8 @@ pub(crate) fn report_skip(why: &str) {
 }
 
 /// Prints why a test that needs Debian's kernel is skipped. CI cannot install a kernel, so the test
-/// does not fail in CI. The test fails if the environment variable `STEERAGE_VLANS` promises the
-/// kernel.
+/// does not fail in CI. The test fails if the environment variable `STEERAGE_VLANS` is set, which
+/// promises that Debian's kernel runs.
 pub fn skip_on_this_kernel(why: &str) {
     assert!(env::var_os("STEERAGE_VLANS").is_none(), "a test would skip under Debian's kernel: {why}");
     report_skip(&format!("{why}; `bash .ci/full other_kernel cards` starts Debian's kernel"));
@@ -83,8 +83,8 @@ pub fn is_installed(program: &str, package: &str) -> bool {
     there
 }
 
-/// Returns how many packets the kernel has dropped since the machine started because a CPU's input
-/// queue was full. All tests of the machine share these queues, including tests in network
+/// Returns the number of packets that the kernel has dropped at full input queues of CPUs since the
+/// machine started. All tests on this machine share the input queues, including tests in network
 /// namespaces.
 pub fn dropped_by_the_kernel() -> u64 {
     let table = fs::read_to_string("/proc/net/softnet_stat").expect("proc is mounted");
@@ -140,8 +140,8 @@ pub fn in_own_process(test: &str) -> bool {
     false
 }
 
-/// Checks the ledger of a run that has ended: no packet or page is missing, and no packet was
-/// reordered.
+/// Checks the counts of a run that has ended: each received packet was delivered or counted as
+/// dropped, each page is back in the page pool, and no packet was reordered.
 pub fn assert_at_rest(ledger: &Snapshot) {
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
     assert_eq!((ledger.in_flight(), ledger.pages_free), (0, ledger.pages));

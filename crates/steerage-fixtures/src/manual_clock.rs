@@ -36,8 +36,8 @@ impl Platform for ManualClock {
     }
 }
 
-/// Stops two simulated CPUs. Checks that the ledger adds up, and that every page has returned to
-/// its pool.
+/// Stops two simulated CPUs. Checks that every received packet was delivered or counted as dropped,
+/// and that every page has returned to the page pool.
 pub fn end<H: Handler>(handle: &Handle, cpus: [&mut Softnet<H, ManualClock>; 2]) {
     handle.stop();
     let mut ended = [false; 2];

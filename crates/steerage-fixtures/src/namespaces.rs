@@ -124,8 +124,8 @@ impl Namespaces {
     }
 
     /// Gives an interface a queueing discipline, such as `tbf rate 8kbit burst 2kb limit 3kb`. If
-    /// the kernel does not support the discipline, prints why and returns false. In CI, the test
-    /// fails instead.
+    /// the kernel does not support this queueing discipline, prints why and returns false. In CI,
+    /// the test fails instead.
     pub fn shape(&self, nth: usize, device: &str, discipline: &str) -> bool {
         let args = ["qdisc", "add", "dev", device, "root"].into_iter().chain(discipline.split(' '));
         let shaped = self.within(nth, || Command::new("tc").args(args).status());
@@ -266,7 +266,7 @@ pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
     }
 }
 
-/// A UDP socket that returns each datagram to its sender. The second field is the socket's address.
+/// A UDP socket that returns each datagram to its sender, and the socket's address.
 #[derive(Debug)]
 pub struct Echo(Option<(UdpSocket, thread::JoinHandle<()>)>, pub SocketAddr);
 
@@ -315,7 +315,7 @@ pub fn cutting_socket(address: IpAddr, bytes: usize) -> UdpSocket {
     socket
 }
 
-/// The unspecified address of the address family to which `of` belongs: `0.0.0.0` or `::`.
+/// The unspecified address, `0.0.0.0` or `::`, of the same address family as the argument.
 pub fn any(of: IpAddr) -> IpAddr {
     if of.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
@@ -339,9 +339,9 @@ pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: Ip
     tcp_transfer_in_steps(namespaces, (from, to), address, (bytes, 1), |_| {});
 }
 
-/// Like [`tcp_transfer`], but transfers the bytes in `steps` equal parts. When a part has arrived,
-/// calls `step` with the number of the part, counted from 1, while the transfer continues. The
-/// receiver waits when it has received two more parts than there were calls of `step`.
+/// Like [`tcp_transfer`], but transfers the bytes in `steps` equal parts. Calls `step` with the
+/// number of each part that has arrived, counted from 1, while the transfer of later parts
+/// continues. While a call of `step` runs, the receiver reads at most two further parts.
 pub fn tcp_transfer_in_steps(
     namespaces: &Namespaces,
     (from, to): (usize, usize),

@@ -11,7 +11,7 @@ use steerage::{
 
 use crate::HANG;
 
-/// The maximum number of polls with data until a device must have ended.
+/// A device under test must end after at most this many polls that return frames.
 pub const POLLS_MAX: usize = 1_000_000;
 
 /// Receives all frames of a queue whose device can wait, such as a capture file.

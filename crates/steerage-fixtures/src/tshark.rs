@@ -26,7 +26,7 @@ pub fn captures() -> Vec<PathBuf> {
     captures_in(&folder())
 }
 
-/// Returns all real captures, including captures that reproduce fixed defects.
+/// Returns the captures of [`captures`], and the captures that reproduce fixed defects.
 pub fn all_captures() -> Vec<PathBuf> {
     let folder = folder();
     [captures_in(&folder), captures_in(&folder.join("repro"))].concat()

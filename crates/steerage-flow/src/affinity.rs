@@ -17,14 +17,14 @@ pub enum Affinity {
     /// Both directions of a flow stay together, for programs that keep state for each connection.
     BothDirections,
     /// Each direction is steered separately, for programs that are routers: they receive the two
-    /// directions on different interfaces. Hashing one direction takes less time, and more devices
-    /// can provide the hash.
+    /// directions on different interfaces. Compared with the hash for both directions, the hash of
+    /// one direction takes less time, and more devices provide it.
     OneDirection,
 }
 
 impl Affinity {
-    /// Returns true if a hash with this affinity keeps together all packets that `wanted` keeps
-    /// together.
+    /// Returns true if all packets that the affinity `wanted` keeps together also stay together
+    /// with this affinity.
     pub fn satisfies(self, wanted: Self) -> bool {
         self == wanted || self == Self::BothDirections
     }

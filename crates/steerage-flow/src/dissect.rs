@@ -53,9 +53,9 @@ pub(crate) use ports::{FROM_LANES, LANES as TUNNEL_PORTS, are_chosen as are_port
 ///   0 in a packet that is cut off before its ports, and in all fragments except the first.
 ///   ([`FragmentTable`](crate::FragmentTable) keeps all fragments of a datagram together.)
 ///
-/// `link` is the type of the first header of `frame`, which may be cut off at its end. Lengths in
-/// headers are not compared with the frame's length, so the key does not depend on padding, a frame
-/// check sequence, a cut by the capture, or merging by the kernel.
+/// `link` is the type of the frame's first header. The frame may be truncated. Lengths in headers
+/// are not compared with the frame's length, so the key does not depend on padding, a frame check
+/// sequence, a cut by the capture, or merging by the kernel.
 #[must_use]
 #[inline(always)]
 pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
@@ -85,7 +85,8 @@ pub fn is_tunnel(from: u16, to: u16) -> bool {
     ports::may_be_tunnel(from, to) && ports::of_tunnel(from, to).is_some()
 }
 
-/// Writes in place, because returning the large `Dissection` took half of the measured time.
+/// Writes the result to `found`, because returning the large `Dissection` took half of the time of
+/// a dissection.
 #[inline(never)]
 fn dissect_into(frame: &[u8], link: LinkType, layers: Layers, found: &mut Dissection) {
     walk::Walk::new(frame, layers, found).run(link);

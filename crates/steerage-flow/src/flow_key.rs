@@ -40,7 +40,8 @@ const SHORT_LINK: u8 = 1;
 const SHORT_BYTES: u8 = 2;
 pub(crate) const LONG_V6: u64 = 1;
 const LONG_BYTES: u64 = 2;
-/// SipHash has room for a tag of seven bytes.
+/// SipHash's last word takes at most seven bytes of the message, so the tag of a key has at most
+/// seven.
 const TAG_END: u64 = 1 << 56;
 
 const ENDPOINT_V4: u64 = (1 << 48) - 1;
@@ -75,7 +76,8 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// Creates the key of an IPv4 flow. Ports are 0 if there are none, or if they do not matter.
+    /// Creates the key of an IPv4 flow. Pass 0 as both ports for a protocol without ports, or for a
+    /// key that ignores ports.
     #[must_use]
     #[inline(always)]
     pub const fn v4(source: SocketAddrV4, destination: SocketAddrV4, protocol: u8) -> FlowKey {
@@ -175,8 +177,8 @@ impl FlowKey {
         let source = (a as u128) << 64 | b as u128;
         let destination = (c as u128) << 64 | d as u128;
         let (source_port, destination_port) = ((e >> 48) as u16, (e >> 32) as u16);
-        // This code has no `&&` and no `if`, because the compiler would create branches. The CPU
-        // could not predict such branches, because the direction of a packet is random.
+        // This code has no `&&` and no `if`, because the compiler would create branches that the
+        // CPU cannot predict: the direction of a packet is random.
         let swap = (source > destination) | ((source == destination) & (source_port > destination_port));
         let mask = (swap as u64).wrapping_neg();
         let (high, low) = ((a ^ c) & mask, (b ^ d) & mask);
@@ -195,7 +197,7 @@ impl FlowKey {
         }
     }
 
-    /// Returns the key with both ports set to 0. A link or custom key is returned unchanged.
+    /// Returns the key with both ports set to 0. A key without IP addresses is returned unchanged.
     #[must_use]
     pub const fn without_ports(self) -> FlowKey {
         let [a, b, c, d, e] = self.words;
@@ -239,10 +241,11 @@ impl FlowKey {
         if self.is_v6() { Some(e as u8) } else { None }
     }
 
-    /// Returns a copy of the key, made one 64-bit word after another. Use `by_words` for a key from
-    /// a function that is *not* inlined, if the caller creates most of its keys inline. Without
-    /// `by_words`, the compiler creates all of these keys in memory, and a load of two words waits
-    /// for both stores. Hashing an IPv6 key with AES then takes 57 clock ticks instead of 21.
+    /// Returns a copy of the key, made word by word (64 bits), so that the compiler can keep keys
+    /// in registers. Call `by_words` on a key that a function returns without being inlined, if the
+    /// caller creates most of its keys inline. Without `by_words`, the compiler creates the
+    /// caller's keys in memory, a load of two words waits for both stores, and hashing an IPv6 key
+    /// with AES takes 57 clock ticks instead of 21.
     #[must_use]
     #[inline(always)]
     pub const fn by_words(self) -> FlowKey {
@@ -288,8 +291,7 @@ impl FlowKey {
         let blocks = self.big_endian_words();
         let mut bytes = [0; BYTES_MAX];
         let mut block = 0;
-        // Copies whole words, because copying single bytes took a third of the time that `explain`
-        // needs for a packet without dissection.
+        // Copies whole words, because copying single bytes is much slower.
         while block < blocks.len() {
             let word = blocks[block].to_be_bytes();
             let mut i = 0;
@@ -302,8 +304,8 @@ impl FlowKey {
         bytes
     }
 
-    /// Returns the content of a key that is not an IPv4 key, without the kind that a short key has
-    /// in its top byte.
+    /// Returns the words of a link, IPv6 or custom key, without the top byte of a short key, which
+    /// is the kind of the key.
     #[inline(always)]
     pub(crate) const fn big_endian_words(&self) -> [u64; 5] {
         let [a, b, c, d, e] = self.words;
@@ -364,8 +366,8 @@ const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
     ((SHORT_LINK as u64) << 56 | destination << 8 | source >> 40, source << 24 | b & 0xff_ffff)
 }
 
-/// The parts of a [`FlowKey`]. For IP keys, [`FlowKey::source`], [`FlowKey::destination`] and
-/// [`FlowKey::protocol`] are simpler.
+/// The parts of a [`FlowKey`]. To read an IP key, [`FlowKey::source`], [`FlowKey::destination`] and
+/// [`FlowKey::protocol`] are simpler than matching its parts.
 ///
 /// ```
 /// use steerage_flow::{FlowKey, FlowParts};
@@ -417,8 +419,8 @@ pub enum FlowParts {
 }
 
 /// Prints the usual notation of a flow: `tcp 10.0.0.1:5 > 10.0.0.2:80`, `icmp6 fd00::1 > fd00::2`,
-/// `link 02:00:00:00:00:01 > 02:00:00:00:00:02 0x0806`, `bytes c0ffee`. If both ports are 0, they
-/// are omitted.
+/// `link 02:00:00:00:00:01 > 02:00:00:00:00:02 0x0806`, `bytes c0ffee`. Two ports of 0 are omitted
+/// from the text.
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parts() {

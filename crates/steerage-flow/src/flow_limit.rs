@@ -17,7 +17,8 @@ use crate::limits::FLOW_LIMIT_HISTORY;
 /// ```
 #[derive(Debug)]
 pub struct FlowLimit {
-    /// The indices in `counts` of the latest packets. The oldest packet is at position `at`.
+    /// For each of the latest packets, its index in `counts`. The oldest packet is at position
+    /// `at`.
     history: [u16; FLOW_LIMIT_HISTORY],
     at: usize,
     counts: Box<[u8]>,
@@ -34,7 +35,7 @@ impl FlowLimit {
         let place = hash.0 as usize & (self.counts.len() - 1);
         let oldest = std::mem::replace(&mut self.history[self.at], place as u16);
         self.at = (self.at + 1) % FLOW_LIMIT_HISTORY;
-        // At the start, `history` contains indices of packets that never arrived.
+        // `history` begins with zeros that stand for no packet, so the subtraction must saturate.
         let of_oldest = &mut self.counts[usize::from(oldest)];
         *of_oldest = of_oldest.saturating_sub(1);
         self.counts[place] += 1;
@@ -63,8 +64,8 @@ impl FlowLimits {
         self.0.is_empty()
     }
 
-    /// Switches flow limits on for the CPUs in `limited`, and off for all others. Flow limits that
-    /// stay switched on keep their history.
+    /// Switches flow limits on for the CPUs in `limited`, and off for all others. A CPU whose flow
+    /// limit was already on keeps its history.
     pub fn set(&mut self, limited: &[u16], table_len: usize) {
         let last = limited.iter().max().map_or(0, |cpu| usize::from(*cpu) + 1);
         self.0.resize_with(last, || None);

@@ -1,11 +1,12 @@
-//! Only the first fragment of a datagram has ports. If this fragment arrives first, all fragments
-//! are steered by the key of its flow. If another fragment arrives first, the ports are not known
-//! yet, and all fragments are steered by a key that is made for the datagram. The fragment table
-//! stores keys, not CPUs, so fragments follow their bucket when the bucket moves to another CPU.
+//! Only the first fragment of a datagram has ports. If the fragment with the ports arrives first,
+//! all fragments are steered by the key of the datagram's flow. If another fragment arrives first,
+//! the ports are not known yet, and all fragments are steered by a key that is made for the
+//! datagram. The fragment table stores keys, not CPUs, so fragments follow when the bucket of their
+//! hash moves to another CPU.
 //!
 //! Each receive queue has its own fragment table, which only the CPU that owns the queue uses. The
-//! flow meter finds the flows of fragments with a table of this kind. Frames of the dissector's
-//! fast path are never looked up in it.
+//! crate `steerage-meter` has a table of the same type, to find the flows of fragments. Packets
+//! that are not fragments are never looked up.
 
 use crate::flow_key::FlowKey;
 use crate::hash::FlowHasher;
@@ -18,7 +19,7 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<V> {
     name: FlowKey,
-    /// The value that all fragments of the datagram share.
+    /// The value that the user of the table stores for the datagram, such as its flow key.
     pub value: V,
     since: u64,
     bytes: u32,
@@ -26,14 +27,15 @@ pub struct Datagram<V> {
     /// length, has arrived.
     bytes_all: u32,
     first_came: bool,
-    /// Complete datagrams may be replaced. Until a complete datagram is replaced, fragments that
-    /// arrive twice still find it.
+    /// True if all fragments have arrived, so that another datagram may take this entry. Until
+    /// another datagram takes the entry, fragments that arrive twice still find this datagram.
     free: bool,
 }
 
 impl<V: Copy> Datagram<V> {
-    /// Creates the state of a datagram whose fragments arrived in another table. `name` is its
-    /// [key](Fragment::datagram), and its earliest fragment arrived at `since` (nanoseconds).
+    /// Creates the state of a datagram whose fragments arrived in another table. `name` is the
+    /// datagram's [key](Fragment::datagram), and `since` is the arrival time of its earliest
+    /// fragment in nanoseconds.
     pub const fn new(name: FlowKey, value: V, since: u64, first_came: bool) -> Self {
         Self { name, value, since, bytes: 0, bytes_all: u32::MAX, first_came, free: false }
     }
@@ -60,9 +62,9 @@ impl<V: Copy> Datagram<V> {
         self.first_came
     }
 
-    /// Adds a fragment with this datagram's `name`, and returns the value that the fragments share.
-    /// If the fragment belongs to a later datagram with the same name, a new state with the value
-    /// `own` replaces this state.
+    /// Adds a fragment with this datagram's `name`, and returns the datagram's value. If the
+    /// fragment belongs to a later datagram with the same `name`, the later datagram first replaces
+    /// this one, with the value `own`.
     pub fn follow(&mut self, fragment: &Fragment, own: V, now: u64) -> V {
         // A first fragment that arrives again belongs to another datagram, because senders reuse
         // identifications.
@@ -107,10 +109,10 @@ impl<V: Copy> Default for Datagrams<V> {
 impl<V: Copy> Datagrams<V> {
     const BYTES: usize = FRAGMENT_SETS * size_of::<[Option<Datagram<V>>; FRAGMENT_WAYS]>();
 
-    /// Returns the value that the fragments of a datagram share. This value is `own`, from the
-    /// fragment's own headers, if the first fragment arrives first, and `alone` if another fragment
-    /// arrives first. `hash` is a hash of the datagram's key with a secret hash key, so that a
-    /// sender cannot fill a chosen set of the table. `now` is in nanoseconds.
+    /// Returns the value of the fragment's datagram. The fragment that arrives first determines
+    /// this value: `own` if it is the datagram's first fragment, which has the ports, or else
+    /// `alone`. `hash` is a hash of the datagram's key with a secret hash key, so that a sender
+    /// cannot fill a chosen set of the table. `now` is in nanoseconds.
     pub fn follow(&mut self, fragment: &Fragment, hash: u32, own: V, alone: V, now: u64) -> V {
         let is_first = fragment.offset == 0;
         let own = if is_first { own } else { alone };
@@ -119,7 +121,7 @@ impl<V: Copy> Datagrams<V> {
             return match entry_for_another(set, now, |known| known.free || known.is_old(now)) {
                 Some(entry) => entry.insert(Datagram::begin(fragment, own, now)).value,
                 None => {
-                    // The value `alone` comes from the fragment's own headers, so no entry in the
+                    // The value `alone` does not depend on other fragments, so no entry in the
                     // table is necessary.
                     self.counts.full += 1;
                     alone
@@ -137,13 +139,14 @@ impl<V: Copy> Datagrams<V> {
         self.sets[hash as usize % FRAGMENT_SETS].iter().flatten().any(|known| known.name == *name)
     }
 
-    /// Removes and returns the datagrams for whose values `departs` returns true.
+    /// Removes and returns each datagram for whose value the function `departs` returns true.
     pub fn depart(&mut self, mut departs: impl FnMut(&V) -> bool) -> Vec<Datagram<V>> {
         let places = self.sets.iter_mut().flatten();
         places.filter_map(|place| place.take_if(|known| departs(&known.value))).collect()
     }
 
-    /// Adds a datagram from another table, if there is room for it.
+    /// Adds a datagram that [`depart`](Self::depart) removed from another table, if its set has a
+    /// free entry.
     pub fn arrive(&mut self, datagram: Datagram<V>, hash: impl FnOnce(&FlowKey) -> u32) {
         let set = &mut self.sets[hash(&datagram.name) as usize % FRAGMENT_SETS];
         if let Some(entry) = entry_for_another(set, datagram.since, |known| known.free) {
@@ -157,8 +160,8 @@ impl<V: Copy> Datagrams<V> {
     }
 }
 
-/// Of the entries that may be replaced, the oldest is replaced first, so that fragments that arrive
-/// twice find complete datagrams.
+/// Returns an empty entry, or else the oldest entry that may be replaced. Recent datagrams stay, so
+/// that fragments that arrive twice still find them.
 fn entry_for_another<V: Copy>(
     set: &mut [Option<Datagram<V>>],
     now: u64,

@@ -30,7 +30,7 @@ fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHa
 }
 
 /// Finds the flow keys by which the frames of a receive queue are steered, for tools that explain
-/// steering. A packet contains only the hash of its key.
+/// steering. The `Packet` that a handler gets has only the hash of the key.
 ///
 /// All fragments of a datagram get the key of the fragment that arrives first, so each receive
 /// queue needs its own `SteeringKeys`, which must see all frames of the queue in order.
@@ -73,13 +73,14 @@ pub struct SteeringKey {
 }
 
 impl SteeringKeys {
-    /// Creates the `SteeringKeys` of one receive queue. `affinity` must be that of the instance's
-    /// handler.
+    /// Creates the `SteeringKeys` of one receive queue. `affinity` must be the affinity of the
+    /// handler that gets the packets.
     pub fn new(hasher: FlowHasher, affinity: Affinity) -> Self {
         Self { hasher, affinity, fragments: FragmentTable::new() }
     }
 
-    /// Returns the key of the next frame. `found` must be dissected with the instance's `Layers`.
+    /// Returns the key of the next frame. Dissect the frame with the same `Layers` as the instance
+    /// that steers it.
     pub fn of(&mut self, found: &Dissection, now: Timestamp) -> SteeringKey {
         let flow = steered_by(found, &mut self.fragments, &self.hasher, now);
         let hashed = self.affinity.key(flow);
@@ -131,9 +132,10 @@ pub trait KeyRule: Send + Sync {
         None
     }
 
-    /// Returns the [`Affinity`] that has the same effect as this rule, if there is one. A rule with
-    /// an affinity has no custom keys, and its `of_flow` equals [`Affinity::key`] for every flow.
-    /// For a rule with an affinity, most frames are hashed without creating a key.
+    /// Returns the [`Affinity`] that has the same effect as this rule, if there is one. If there is
+    /// such an affinity, `custom` must always return `None`, and `of_flow` must equal
+    /// [`Affinity::key`] for every flow. With an affinity, most frames are hashed without creating
+    /// a key.
     #[inline(always)]
     fn affinity(&self) -> Option<Affinity> {
         None
@@ -265,8 +267,8 @@ impl<K: KeyRule> FrameHasher<K> {
 /// Reads the bytes of a frame, and stores its hash. Mark both functions of this trait
 /// `#[inline(always)]`: see [`Hashing`].
 pub trait FrameAccess<T> {
-    /// Returns the bytes of a frame. `bytes` is called for all frames of a batch before the first
-    /// frame is read, so it may prefetch them into the cache.
+    /// Returns the bytes of a frame. The method `bytes` is called for all frames of a batch before
+    /// the first frame is read, so it may prefetch the frames into the cache.
     fn bytes<'f>(&'f self, frame: &'f T) -> &'f [u8];
 
     /// Stores a frame's hash.

@@ -91,9 +91,9 @@ impl fmt::Display for FlowHash {
 
 /// Supplies the flow keys of the items in a batch, and stores the hashes of these keys.
 ///
-/// Mark `key`, `store`, and the functions that they usually call `#[inline(always)]`, because they
-/// are compiled into the loop of each hash kernel. `Hashing` is a trait, because a closure cannot
-/// be marked for inlining.
+/// Mark `key`, `store`, and the functions that they often call with `#[inline(always)]`, because
+/// they are compiled into the loop of each hash kernel. `Hashing` is a trait, because a closure
+/// cannot be marked for inlining.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowHasher, FlowKey, Hashing, HashKey};
@@ -132,7 +132,8 @@ trait Kernel {
     const NAME: &'static str;
 
     /// `hash` is always inlined into a function that is compiled for the kernel's CPU feature. In a
-    /// function without this feature, each special instruction would become a function call.
+    /// function that is compiled without this CPU feature, each instruction of the feature would
+    /// become a function call.
     fn hash(&self, key: &FlowKey) -> u32;
 
     #[inline(always)]

@@ -21,8 +21,9 @@ pub const MPLS_LABELS_MAX: usize = 16;
 pub const IP_LAYERS_MAX: usize = 4;
 
 /// The maximum number of IPv6 extension headers after an IP header. A packet needs at most seven
-/// (RFC 8200, 4.1). The eighth extension header is for senders that ignore the RFC. If a packet has
-/// more than eight extension headers, the protocol in its flow key is the type of the ninth.
+/// (RFC 8200, 4.1). The limit of eight also allows a sender that does not follow RFC 8200. If a
+/// packet has more than eight extension headers, the protocol in its flow key is the type of the
+/// ninth.
 pub const IPV6_EXTENSIONS_MAX: usize = 8;
 
 /// The maximum number of GTP-U extension headers. 5G uses one (3GPP TS 38.415).
@@ -31,8 +32,8 @@ pub const GTP_EXTENSIONS_MAX: usize = 4;
 /// The maximum number of tags in a TZSP header. A TZSP sensor writes about ten tags.
 pub const TZSP_TAGS_MAX: usize = 32;
 
-/// The maximum number of UDP ports that a user can choose for VXLAN. A packet's port is compared
-/// with each of them.
+/// The maximum number of UDP ports that a user can choose for VXLAN. The dissector compares a
+/// packet's destination port with each chosen port.
 pub const VXLAN_PORTS_MAX: usize = 4;
 
 /// The time for which the fragment table waits for the fragments of a datagram, as in Linux

@@ -20,9 +20,9 @@ impl LinkType {
     pub const ETHERNET: Self = Self(1);
     /// PPP (RFC 1661), with or without the address and control bytes of HDLC.
     pub const PPP: Self = Self(9);
-    /// IPv4 or IPv6 without a link header, with the number of BSD systems.
+    /// IPv4 or IPv6 without a link header: the value of `DLT_RAW` on BSD systems.
     pub const RAW_BSD: Self = Self(12);
-    /// IPv4 or IPv6 without a link header, with the number of OpenBSD.
+    /// IPv4 or IPv6 without a link header: the value of `DLT_RAW` on OpenBSD.
     pub const RAW_OPENBSD: Self = Self(14);
     /// PPP in HDLC framing (RFC 1662), or a payload in Cisco's HDLC framing.
     pub const PPP_HDLC: Self = Self(50);

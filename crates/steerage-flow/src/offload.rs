@@ -34,8 +34,8 @@ pub use coalesce::{MERGED_MAX, Merged, RUNS_MAX, coalesce};
 pub use segments::{Segment, Segments};
 pub use virtio::VIRTIO_BYTES;
 
-/// The maximum length of the headers in bytes: Ethernet with two VLAN tags (22), IPv6 (40) with
-/// some extension headers, and TCP with all options (60).
+/// The maximum length in bytes of a packet's headers, such as Ethernet with two VLAN tags (22),
+/// IPv6 (40) with some extension headers, and TCP with all options (60).
 pub const HEADER_BYTES_MAX: usize = 192;
 
 /// The maximum number of packets in a super-frame: 64 KiB of payload with 16 bytes in each packet.
@@ -193,8 +193,9 @@ impl Offload {
         usize::from(self.segment_bytes)
     }
 
-    /// Returns the length of each packet's headers in bytes, including the link header. For a
-    /// single packet, returns the length up to the end of the checksum field.
+    /// Returns the length of each packet's headers in bytes, including the link header. For a frame
+    /// with a single packet (not a super-frame), returns the offset of the end of the checksum
+    /// field.
     pub fn header_bytes(&self) -> usize {
         usize::from(self.header_bytes)
     }
@@ -264,8 +265,8 @@ impl Offload {
         bytes
     }
 
-    /// Reads the bytes of [`to_bytes`](Self::to_bytes). The offsets in the bytes may exceed the
-    /// frame's length: all functions of this module check them.
+    /// Reads the bytes of [`to_bytes`](Self::to_bytes). The header offsets in `bytes` may exceed
+    /// the frame's length, so all functions of this module check them.
     #[inline]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let kind = match bytes[0] {

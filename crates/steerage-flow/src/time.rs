@@ -90,8 +90,8 @@ impl WallTime {
 /// backwards, even if packets of several interfaces arrive out of order.
 ///
 /// A capture file is read much faster than its packets arrived, so the machine's clock does not
-/// match the packets. A packet clock advances only in `see`, and not in a handler's tick (a call
-/// without packets).
+/// match the packets. Only [`see`](Self::see) advances a packet clock, and not a handler's tick (a
+/// call without packets).
 ///
 /// ```
 /// use std::time::Duration;
@@ -109,8 +109,8 @@ impl WallTime {
 pub struct PacketClock(WallTime);
 
 impl PacketClock {
-    /// Advances the clock to a packet's time, or to `now` (the steerage CPU's clock) if the device
-    /// records no times. Returns the new time.
+    /// Advances the clock to a packet's time, or to `now` (the time of the CPU that runs the
+    /// handler) if the device records no times. Returns the new time.
     #[inline]
     pub fn see(&mut self, packet: Option<WallTime>, now: Timestamp) -> WallTime {
         self.0 = self.0.max(packet.unwrap_or(WallTime(now.0)));

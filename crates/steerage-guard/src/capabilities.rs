@@ -32,13 +32,14 @@
 //! # Operations that fail afterwards
 //!
 //! - Opening an interface or attaching to it (AF_PACKET, AF_XDP, TUN and TAP), including calls of
-//!   `steerage_device::open`. An open interface that disappears and reappears needs no capability.
+//!   `steerage_device::open`. An interface that is already open needs no capability when it
+//!   disappears and reappears.
 //! - Building an instance with AF_XDP devices, which pins its memory (locks it in RAM), unless the
 //!   limit on locked memory is high enough. Call [`drop_except`] with [`Needed::pinned_memory`]
 //!   before building the instance, and [`Kept::drop_start_up`] afterwards.
 //! - Opening files for which the program needs root's capabilities. Request these capabilities with
-//!   [`Needed::read_file`] and [`Needed::written_files`]. The files of the user as whom the program
-//!   runs (even root) stay accessible.
+//!   [`Needed::read_file`] and [`Needed::written_files`]. Files that belong to the program's user
+//!   stay accessible, even if this user is root.
 //! - Gaining privileges by running a program that is setuid or that has file capabilities.
 
 use std::io;
@@ -63,8 +64,8 @@ const ADMINISTER: CapabilitySet = CapabilitySet::NET_ADMIN;
 /// `no_new_privs`. Threads that already run keep their capabilities.
 ///
 /// # Errors
-/// Returns [`PrivilegesError`] if the kernel refuses to drop the capabilities. The instance must
-/// then not start.
+/// Returns [`PrivilegesError`] if the kernel refuses to drop the capabilities. After this error,
+/// the program must not handle packets.
 pub fn drop_all() -> Result<(), PrivilegesError> {
     forbid_new()?;
     set(CapabilitySet::empty(), CapabilitySet::empty())
@@ -93,7 +94,7 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     forbid_new()?;
     let have = capabilities(None).map_err(failed("read the capabilities of this thread"))?.permitted;
-    // Whether a file is accessible is checked without effective capabilities.
+    // Checks without effective capabilities whether the files are accessible.
     set(have, CapabilitySet::empty())?;
     let is_readable = |path: &&Path| may(CWD, path, Access::READ_OK);
     let reading = if needed.read.iter().all(is_readable) { CapabilitySet::empty() } else { READ & have };
@@ -127,16 +128,17 @@ impl<'a> Needed<'a> {
     }
 
     /// Declares the name of files that the run creates, which may contain placeholders for the time
-    /// (`%H`). The calling thread keeps the capability to write these files until
-    /// [`Kept::drop_start_up`]. The files are written by a thread that handles no packets.
+    /// (`%H`). The calling thread keeps the capability to write the declared files until
+    /// [`Kept::drop_start_up`]. A separate thread, which handles no packets, writes the declared
+    /// files.
     #[must_use]
     pub fn written_files(mut self, name: &'a Path) -> Self {
         self.written.push(name);
         self
     }
 
-    /// Declares whether memory is pinned (locked in RAM) before [`Kept::drop_start_up`], as `build`
-    /// does for an instance with an AF_XDP device.
+    /// Declares whether this thread will pin memory (lock it in RAM) before it calls
+    /// [`Kept::drop_start_up`]. Building an instance with an AF_XDP device pins memory.
     #[must_use]
     pub fn pinned_memory(mut self, pins: bool) -> Self {
         self.pins = pins;
@@ -192,9 +194,8 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Privile
     set_capabilities(None, sets).map_err(failed("set the capabilities of this thread"))
 }
 
-/// Returns true if this process may create the file with its effective capabilities. Also returns
-/// true if something other than a permission prevents the creation, because a capability would not
-/// help.
+/// Returns false only if this process lacks a permission to create the file with its effective
+/// capabilities. A capability would not help against any other error.
 fn may_create(name: &Path) -> bool {
     match directory_of(name) {
         Ok(directory) => may(directory.as_fd(), Path::new("."), Access::WRITE_OK | Access::EXEC_OK),
@@ -247,7 +248,8 @@ mod tests {
         });
         let may = may.join().unwrap();
         fs::remove_dir_all(&root).unwrap();
-        // The last file is created in `x` itself, to which root can write only with a capability.
+        // The last of the four names is a file in the directory `x`, which root can change only
+        // with a capability.
         assert_eq!(may, [false, true, true, false]);
     }
 }

@@ -41,7 +41,7 @@ pub use unnamed::unnamed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
     /// Only the file's owner and group, for packets, flows and other records of traffic. In a
-    /// directory of another user, only the owner may read the file.
+    /// directory that belongs to another user, only the file's owner may read the file.
     Group,
     /// All users, for a manual page or other public text.
     All,
@@ -137,8 +137,8 @@ impl NewFile {
     /// entry is a link, the link itself is replaced.
     ///
     /// # Errors
-    /// Returns an error if the older entry cannot be replaced. The file then keeps its temporary
-    /// name ([`part`](Self::part)), because its contents may be valuable.
+    /// Returns an error if the older entry cannot be replaced. After this error, the file keeps its
+    /// temporary name ([`part`](Self::part)), because its contents may be valuable.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
         self.directory.rename(&self.part, &self.name)?;
@@ -165,7 +165,8 @@ pub enum Opened {
 }
 
 /// Opens a file that other programs read while it is written, such as a capture file. A new file
-/// has its final name from the beginning. An existing FIFO or character device is opened.
+/// has its final name from the beginning. Opens an existing FIFO or character device instead of
+/// replacing it.
 ///
 /// # Errors
 /// Returns the errors of [`NewFile::create`], and `ENXIO` for a FIFO that no process reads
@@ -253,7 +254,7 @@ enum Target {
         directory: Directory,
         name: OsString,
     },
-    /// A file as in [`Opened::Special`].
+    /// A FIFO or character device in nonblocking mode, or a file that was already open.
     Open(File),
 }
 

@@ -1,10 +1,10 @@
 //! Opens the directory of a file that the program is going to write.
 //!
-//! The program often runs as root, with paths that other users can change. If the kernel resolved
-//! such a path, another user could plant a link and choose the file to which root writes. This
-//! module therefore opens one name of a path at a time, each in the directory that was opened
-//! before (`O_PATH`, `O_NOFOLLOW`). Later operations use only the file descriptor of the last
-//! directory on the path.
+//! The program often runs as root, with paths that other users can change. If the kernel resolved a
+//! path that other users can change, one of them could plant a link and choose the file to which
+//! root writes. This module therefore opens one name of a path at a time, each in the directory
+//! that was opened before (`O_PATH`, `O_NOFOLLOW`). Later operations use only the file descriptor
+//! of the last directory on the path.
 //!
 //! # The rule
 //!
@@ -15,11 +15,11 @@
 //! - Every directory on the path must be trusted, or must be a sticky directory of root or of the
 //!   user, such as `/tmp`, in which other users cannot replace a trusted subdirectory. If a group
 //!   can change a directory on the path (`/var/log` on some distributions), the next name must be a
-//!   real directory of root or of the user, not a link. The group's members can replace this
+//!   real directory of root or of the user, not a link. A member of the group can replace a real
 //!   directory only by another existing directory of root or of the user.
 //! - A link is followed if root or the user owns the link, and if its directory is trusted. A link
-//!   in a sticky directory is not followed, because another user may have moved a link of root to
-//!   this directory. The rules also apply to the names in the target of a link.
+//!   in a sticky directory is not followed, because another user may have moved a link that belongs
+//!   to root into this directory. The rules also apply to the names in the target of a link.
 //! - The last directory, in which a new file or directory is created, may belong to any user,
 //!   because a new file gets a random name, and a new directory is checked after its creation. The
 //!   last directory must not be on a FUSE file system of another user, who could read the new file.
@@ -365,9 +365,10 @@ impl From<Directory> for OwnedFd {
 }
 
 /// Opens an inherited file descriptor for writing, such as that of the path `/dev/stdout`
-/// ([`PathError::Descriptor`]), because the user chose the file in the shell. Standard input,
-/// output and error are written at their current position, other files at their end. A FIFO or a
-/// character device is opened again, so that the shared descriptor does not become nonblocking.
+/// ([`PathError::Descriptor`]), because the user chose the file in the shell. A file is written at
+/// its current position if its descriptor is standard input, output or error, and at its end
+/// otherwise. A FIFO or a character device is opened again, so that the shared descriptor does not
+/// become nonblocking.
 ///
 /// # Errors
 /// Returns an error if the descriptor is not open, or not a file, FIFO or character device.

@@ -13,8 +13,8 @@
 //! with SIGSYS, and one line on standard error names the thread and the system call. Opening a file
 //! that Landlock does not allow fails with "permission denied".
 //!
-//! [`InForce`] reports whether the kernel lacks Landlock, or seccomp on this architecture. The
-//! kernel still enforces the other restrictions.
+//! [`InForce`] reports whether the kernel lacks Landlock, or seccomp on this architecture. If one
+//! of Landlock and seccomp is missing, the kernel still enforces the other.
 mod calls;
 mod children;
 mod files;
@@ -82,7 +82,7 @@ impl Sandbox {
     /// directory.
     #[must_use]
     pub fn writes(self, directory: impl Into<OwnedFd>) -> Self {
-        // Through these files, the module `path` finds the user of a FUSE mount.
+        // The module `path` reads these two files to find the user of a FUSE mount.
         let sandbox = self.reads("/proc/self/fdinfo").reads("/proc/self/mountinfo");
         sandbox.open(directory.into(), How::Write)
     }
@@ -132,8 +132,8 @@ impl Sandbox {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
-            // The list of child processes stays complete, because the process cannot start programs
-            // afterwards.
+            // After the filter is installed, the process cannot start programs, so the list of its
+            // child processes stays complete.
             let signals = self.groups.contains(&Group::Signal);
             let children = signals.then(children::running).flatten();
             if signals && children.is_none() {
@@ -187,7 +187,8 @@ impl ThreadFilter {
     /// Returns an error if the kernel refuses the filter.
     pub fn enter(&self) -> Result<(), SandboxError> {
         let Some(programs) = &self.0 else { return Ok(()) };
-        // `allow` is installed last, because it forbids the installation of seccomp programs.
+        // The program `allow` is installed last, because it forbids the installation of seccomp
+        // programs.
         let programs = [&programs.keep_open, &programs.allow];
         programs.into_iter().try_for_each(|program| apply_filter(program)).map_err(SandboxError::filter)
     }

@@ -149,8 +149,8 @@ impl<M> Office<M> {
         Ok(())
     }
 
-    /// Like [`forward`](Self::forward), but for the thread of a CPU that ends, which may wait for
-    /// locks.
+    /// Like [`forward`](Self::forward), but for a thread that stops handling packets, and may
+    /// therefore wait for locks.
     fn forward_last(&self, cpu: CpuId, letter: Letter<M>) {
         lock(&self.letters(cpu)).add_forwarded(letter);
         let _ = self.handle.get().map(|handle| handle.wake(cpu));

@@ -117,7 +117,7 @@ pub struct Table<K, V, T = Timestamp> {
     len: usize,
     limit: usize,
     idle: Duration,
-    /// The bucket that `expire` checked last, counted over all groups.
+    /// The bucket that `expire` checked last, as an index into the buckets of all groups.
     next: usize,
 }
 
@@ -244,8 +244,8 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     }
 
     /// Removes entries that were not used for the idle time, and calls `each` for each of them. One
-    /// call checks about `most` entries, so that a handler's tick stays short. The next call
-    /// continues with the entries after these.
+    /// call checks about `most` entries, so that a handler's tick stays short. The next call of
+    /// `expire` continues with the entries that this call did not check.
     pub fn expire(&mut self, now: T, most: usize, mut each: impl FnMut(&K, &mut V)) {
         let (idle, buckets) = (self.idle, self.groups.len() * BUCKETS);
         let mut read = 0;

@@ -12,7 +12,7 @@ use crate::drops::DropCounters;
 use crate::limits::HANDLER_SLOW;
 use crate::reasons::DropReason;
 
-/// The counts of one queue, which are written by the CPU that polls the queue, except for `timed`.
+/// The counts of one queue. The CPU that polls the queue writes all of them except `timed`.
 #[derive(Debug)]
 #[repr(align(128))]
 #[non_exhaustive]
@@ -38,8 +38,8 @@ pub struct QueueLedger {
     pub timed: TimedBuckets,
 }
 
-/// The approximate number of frames of each bucket: all frames of a poll count for the bucket of
-/// one sampled frame.
+/// The approximate number of frames of each bucket. In each poll, one frame is sampled, and all
+/// frames of the poll are added to the count of the sampled frame's bucket.
 #[derive(Debug)]
 pub struct BucketLoads(Box<[Counter]>);
 
@@ -64,8 +64,8 @@ impl BucketLoads {
 
 /// For each bucket, the time in nanoseconds that the handler needed for sampled packets, and the
 /// number of these packets. A bucket belongs to one CPU at a time, so its counts have one writer.
-/// One exception: a CPU that was declared dead may overwrite a newer count, so that a sample is
-/// lost.
+/// Only a CPU that was declared dead may also write, and overwrite a newer count, so that a sample
+/// is lost.
 #[derive(Debug)]
 pub struct TimedBuckets(Box<[(Counter, Counter)]>);
 
@@ -119,7 +119,7 @@ impl QueueLedger {
             self.received.add(received);
             self.received_bytes.add(wire_bytes);
         }
-        // One comparison shows that all four counts are 0, as in nearly every poll.
+        // In nearly every poll, these four counts are 0, which one comparison shows.
         if lost | no_page | copied | passed != 0 {
             self.dropped.add(DropReason::Device, lost);
             self.dropped.add(DropReason::NoPage, no_page);
@@ -188,14 +188,15 @@ pub struct TxLedger {
     pub packets: Counter,
     pub bytes: Counter,
     pub dropped: DropCounters,
-    /// The packets that the output finishes (sends or loses) later. `None` for an output that
-    /// finishes each packet when it accepts the packet.
+    /// Counts the packets that the output first accepts, and later sends or loses. `None` for an
+    /// output that finishes each packet when it accepts the packet.
     pub deferred: Option<Deferred>,
     error: Mutex<Option<String>>,
 }
 
 impl TxLedger {
-    /// Creates the ledger of an output that may finish packets late, from `sources` sources.
+    /// Creates the ledger of an output that may send or lose packets after it has accepted them.
+    /// `sources` is the number of sources of the packets.
     pub fn deferring(sources: usize) -> Self {
         Self { deferred: Some(Deferred::new(sources)), ..Self::default() }
     }

@@ -20,8 +20,8 @@ impl TxSource {
         Self(queue as u32)
     }
 
-    /// The source of packets that a handler created. Its index comes after the indices of the
-    /// `queues` queues.
+    /// The source of packets that a handler created. The index of this source comes after the
+    /// indices of the `queues` receive queues.
     pub fn originated(queues: usize) -> Self {
         Self(queues as u32)
     }
@@ -104,7 +104,7 @@ impl Deferred {
         }
     }
 
-    /// Returns the settled packets, by source.
+    /// Returns the counts of settled packets (sent or lost) for each source.
     pub fn settled(&self) -> Box<[Settled]> {
         self.books().settled.clone()
     }

@@ -29,9 +29,10 @@ struct Inner {
 type Current = Box<dyn FnMut() -> Option<String> + Send>;
 
 impl DeviceName {
-    /// Creates a name that begins as `name` and may change. Each [`get`](Self::get) calls
-    /// `current`, from any thread. If `current` returns `None` (the device no longer exists), or
-    /// another thread is still in a call of `current`, the last known name is used.
+    /// Creates a name that begins as `name` and may change. Each [`get`](Self::get) calls the
+    /// function `current` for the latest name, from any thread. If `current` returns `None` (the
+    /// device no longer exists), or another thread is still in a call of `current`, the last known
+    /// name is used.
     pub fn following(name: impl Into<String>, current: impl FnMut() -> Option<String> + Send + 'static) -> Self {
         Self::of(name.into(), Some(Mutex::new(Box::new(current))))
     }

@@ -19,9 +19,9 @@ use crate::reasons::DropReason;
 pub struct Drops([u64; DropReason::ALL.len()]);
 
 impl Drops {
-    /// Divides the `count` packets that an output did not send by reason. `reported` has the
-    /// numbers of packets that were too long, had another link type, were truncated, or were
-    /// refused. All other packets, up to `count`, are [`DropReason::TxFull`].
+    /// Counts, by reason, the `count` packets that an output did not send. The four numbers in
+    /// `reported` count packets that were too long, had another link type, were truncated, or were
+    /// refused. The rest of the `count` packets is counted as [`DropReason::TxFull`].
     pub fn unsent(mut count: u64, reported: [u64; 4]) -> Self {
         use DropReason::{TxCut, TxLinkType, TxRefused, TxTooLong};
         let mut drops = Self::default();

@@ -21,14 +21,16 @@ pub struct Findings {
     /// The load of the busiest CPU, divided by the load that the busiest CPU would have with the
     /// best division of the buckets.
     pub uneven: Option<f64>,
-    /// The measured time that a cache line takes to the CPU that joined last or would join next, if
-    /// this time matters.
+    /// The measured time of transferring a cache line to the CPU that joined the group last or
+    /// would join next. `None` if this time does not matter.
     #[cfg_attr(feature = "serde", serde(rename = "apart_ns", with = "serial::nanoseconds"))]
     pub apart: Option<Duration>,
-    /// The current regime: `inline`, `collector` or `spread`. Empty if the policy has no regimes.
+    /// The current regime, which is `inline`, `collector` or `spread`. Empty if the policy has no
+    /// regimes.
     #[cfg_attr(feature = "serde", serde(with = "serial::name"))]
     pub regime: Cow<'static, str>,
-    /// The reason for the regime: `start`, `predicted`, `measured`, `probe-failed` or `quiet`.
+    /// The reason for the regime, which is `start`, `predicted`, `measured`, `probe-failed` or
+    /// `quiet`.
     #[cfg_attr(feature = "serde", serde(with = "serial::name"))]
     pub reason: Cow<'static, str>,
     /// The measured costs per packet of each step, such as receiving.
@@ -48,10 +50,11 @@ pub struct Findings {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct CostEstimate {
-    /// `receive`, `hash`, `work`, or `give` and `take` for the two sides of a hand-over.
+    /// The step is `receive`, `hash` or `work`, or `give` or `take` for the two sides of a
+    /// hand-over between CPUs.
     pub step: Cow<'static, str>,
-    /// The estimated cost in nanoseconds per packet. Negative for `take` if the CPU that takes the
-    /// packet is faster than the other CPU.
+    /// The estimated cost in nanoseconds per packet. The cost of the step `take` is negative if the
+    /// CPU that takes the packet is faster than the CPU that gives it.
     #[cfg_attr(feature = "serde", serde(rename = "ns", with = "serial::tenths"))]
     pub nanos: f64,
     /// The standard deviation of the estimate, in the same unit.
@@ -100,9 +103,10 @@ impl RegimeEstimate {
 pub struct GroupSnapshot {
     /// The policy's name.
     pub policy: Cow<'static, str>,
-    /// The numbers of the group's receive queues, counted over all inputs.
+    /// The indices of the group's receive queues, counted across all inputs.
     pub queues: Vec<usize>,
-    /// The CPUs that have buckets of the group, in the order in which they joined.
+    /// The CPUs that have buckets of this group of queues, in the order in which they joined the
+    /// group.
     #[cfg_attr(feature = "serde", serde(rename = "active_list", with = "serial::cpu_list"))]
     pub active: Vec<CpuId>,
     /// The buckets that take nearly all of a CPU's time.
@@ -133,9 +137,9 @@ pub struct Elephant {
     pub bucket: u16,
     /// The part of a CPU's time that the bucket takes.
     pub load: f64,
-    /// The flow with most packets of the bucket, if known. The flow's source is its sender. The
-    /// flow is not serialized, because not everyone who may read the counts may also see the
-    /// traffic.
+    /// The flow with most packets of the bucket, if known. The flow keeps the direction of its
+    /// packets: the source is the sender. The flow is not serialized, because not everyone who may
+    /// read the counts may also see the traffic.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub flow: Option<FlowKey>,
 }

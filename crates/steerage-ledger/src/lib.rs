@@ -2,9 +2,10 @@
 //!
 //! Every count has one writer. The receiving CPU counts the packets that it receives and drops. The
 //! CPU that handles the packets of a ring counts the packets that it delivers and drops. The number
-//! of packets in flight is computed from these counts. A snapshot reads delivered and dropped
-//! packets before received packets, so that the number of packets in flight is never negative. When
-//! no CPU runs, the packets in flight are in the rings and parking lots.
+//! of packets in flight is computed from the counts of received, delivered and dropped packets. A
+//! snapshot reads delivered and dropped packets before received packets, so that the number of
+//! packets in flight is never negative. When no CPU runs, the packets in flight are in the rings
+//! and parking lots.
 //!
 //! The receive path writes the counts. Policies, reports and metrics read the counts, and need
 //! nothing else from the receive path. Each module imports only modules below it in this table:

@@ -21,11 +21,11 @@ pub const OUTPUT_STUCK_AFTER: Duration = Duration::from_secs(5);
 /// ms.
 pub const HANDLER_SLOW: Duration = Duration::from_millis(20);
 
-/// The number of received packets from which on a note about a device's hashes may be written.
+/// Before this number of packets was received, the ledger has no note about a device's hashes.
 /// About one packet in 64 is sampled.
 pub(crate) const HASHES_SAMPLE: u64 = 10_000;
 
-/// A note about a device's hashes is written if fewer than one in this many buckets has packets.
+/// If fewer than one bucket in 100 has packets, the ledger has a note about the device's hashes.
 pub(crate) const HASHES_FEW: usize = 100;
 
 /// The maximum number of counters. A counter takes 8 bytes and a line of metrics for each CPU.

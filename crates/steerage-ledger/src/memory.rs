@@ -26,10 +26,11 @@ pub struct MemoryUse {
     pub parked: u64,
     /// Pages for the packets that handlers keep.
     pub kept: u64,
-    /// Pages in the local page caches. 0 if there is only one queue, whose cache contains the pages
-    /// of its own backlogs.
+    /// Pages in the local page caches. For a single queue that receives into pages, this is 0,
+    /// because its cache needs no pages beyond those of the backlogs.
     pub caches: u64,
-    /// Pages of devices, outputs and created packets, and of one poll (64 frames) per queue.
+    /// Pages of devices, outputs and created packets, and 64 pages per queue for the frames of one
+    /// poll.
     pub others: u64,
     /// The memory of the rings, the parking lots and the fragment tables.
     pub rings: u64,

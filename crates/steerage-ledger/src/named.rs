@@ -61,8 +61,8 @@ impl Set {
 /// metrics, and in `steerage top`. Tests create their own set of counters.
 ///
 /// A count outlives its handler: after a panic, the next handler of the CPU adds to the same count.
-/// After a flow has moved, its packets count on the new CPU. Therefore use a counter's total over
-/// all CPUs.
+/// After a flow has moved to another CPU, the new CPU counts the flow's packets. Use a counter's
+/// total over all CPUs, because flows may move.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } pub use steerage_topology::CpuId; }

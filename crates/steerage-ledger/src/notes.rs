@@ -13,8 +13,8 @@ pub(crate) fn notes(queues: &[QueueSnapshot], cpus: &[CpuSnapshot], infos: &[Que
     of_cpus.chain(of_queues).flatten().collect()
 }
 
-/// A note about handlers that were created again, because a new handler does not have the old
-/// handler's state.
+/// Returns a note about handlers that were created again, and so lost the state of the old
+/// handlers.
 fn of_rebuilt(cpu: &CpuSnapshot) -> Option<String> {
     let CpuSnapshot { cpu, panics, deaths, .. } = cpu;
     let why = match (panics, deaths) {

@@ -86,7 +86,8 @@ pub struct Facts<'a> {
 impl Ledgers {
     /// Reads all counts into a snapshot.
     pub fn snapshot(&self, facts: Facts<'_>) -> Snapshot {
-        // Read before received packets, so that packets in flight are never negative.
+        // Delivered and dropped packets are read before received packets, so that packets in flight
+        // are never negative.
         let settled = SettledBy::of(self);
         let mut of_cpus: Vec<OfCpu> = settled.cpu.iter().map(|of| OfCpu { dropped: of.dropped, backlog: 0 }).collect();
         let rings: Vec<_> = self.queues.iter().map(|queue| OfQueue::read(queue, &mut of_cpus)).collect();

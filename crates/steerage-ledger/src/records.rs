@@ -24,8 +24,8 @@ pub struct QueueInfo {
     pub kind: &'static str,
     pub mode: &'static str,
     pub number: usize,
-    /// The index of the CPU that polls the queue. `Relaxed` is enough: a thread that reads this
-    /// index to wake the CPU executes a memory fence before the read.
+    /// The index of the CPU that polls the queue. `Relaxed` is enough, because a thread that reads
+    /// the index to wake the CPU executes a memory fence before the read.
     pub owner: AtomicU16,
     /// True if no policy may change the polling CPU. `Relaxed`: no other memory depends on it.
     pub owner_is_chosen: AtomicBool,
@@ -42,8 +42,8 @@ pub struct QueueInfo {
     pub has_copybreak: bool,
     pub error: Mutex<Option<QueueError>>,
     /// The group of the queue, as handlers get it in a `BucketId`. `Relaxed` is enough: the group
-    /// changes only while no packet of the queue is in flight, and the ring's memory order P1 (a
-    /// release store) orders the write before the read by a CPU that takes a frame.
+    /// of a queue changes only while no packet of the queue is in flight. A CPU that takes a later
+    /// frame from a ring sees the new group, because publishing a frame is a release store (P1).
     pub group: AtomicU16,
 }
 
@@ -73,7 +73,7 @@ impl QueueInfo {
     }
 
     /// Returns how many frames are in the rings, in the lane (the frames for the polling CPU
-    /// itself) and in the parking lot. When no CPU runs, these are the packets in flight.
+    /// itself) and in the parking lot. When no CPU runs, the held frames are the packets in flight.
     pub fn held(&self) -> u64 {
         let unparked = self.ledger.unparked.get();
         let in_rings: u64 = self.rings.iter().map(|ring| ring.gauge.read()).map(|(p, f)| p - f).sum();
@@ -126,8 +126,8 @@ impl Ledgers {
         self.counters.get().map(|counters| counters.snapshot(cpus)).unwrap_or_default()
     }
 
-    /// Counts a wake-up of `cpu`. The CPU `by` woke it for packets, or if `by` is `None`, it was
-    /// woken for another reason.
+    /// Counts a wake-up of `cpu`. `by` is the CPU that woke `cpu` for packets, or `None` if `cpu`
+    /// was woken for another reason.
     pub fn count_wake(&self, cpu: usize, by: Option<usize>) {
         match by {
             Some(by) => {
@@ -138,7 +138,7 @@ impl Ledgers {
         }
     }
 
-    /// Returns how many frames are in rings, parking lots and outputs.
+    /// Returns how many frames are in rings, in the parking lots of moving buckets, and in outputs.
     pub fn held(&self) -> u64 {
         self.queues.iter().map(QueueInfo::held).sum::<u64>() + self.held_by_outputs()
     }
@@ -149,8 +149,8 @@ impl Ledgers {
     }
 
     /// Waits until the outputs have sent or lost all packets that they hold. The wait ends early if
-    /// the outputs make no progress for [`OUTPUT_STUCK_AFTER`], and after a stop at the latest
-    /// after [`DRAIN_MAX`]. Packets that the outputs still hold after the wait count as lost. Call
+    /// the outputs make no progress for [`OUTPUT_STUCK_AFTER`]. After a stop, the wait takes at
+    /// most [`DRAIN_MAX`]. Packets that the outputs still hold after the wait count as lost. Call
     /// `finish_outputs` after all CPUs have stopped sending.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
         let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());

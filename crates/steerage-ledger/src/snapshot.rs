@@ -31,8 +31,9 @@ pub struct BucketSnapshot {
     /// The bucket's CPU. While the bucket moves, this is the old CPU until the new CPU gets
     /// packets.
     pub cpu: CpuId,
-    /// The approximate number of packets in this bucket: the packets of each poll count for the
-    /// bucket of one sampled packet. The count does not grow while one CPU has all buckets.
+    /// The approximate number of packets in this bucket: each poll samples one packet, and adds the
+    /// number of all its packets to the sampled packet's bucket. The count does not grow while one
+    /// CPU has all buckets.
     pub packets: u64,
     /// The number of times that the bucket has moved to another CPU.
     pub moves: u64,
@@ -92,7 +93,7 @@ pub struct QueueSnapshot {
     /// The CPU that polls the queue.
     #[cfg_attr(feature = "serde", serde(with = "serial::cpu"))]
     pub cpu: CpuId,
-    /// The source of the flow hashes: `device`, or the name of steerage's own hash.
+    /// The source of the flow hashes, which is `device` or the name of steerage's own hash.
     pub hash: Cow<'static, str>,
     /// Those CPUs of the queue's mask that have buckets of the queue.
     #[cfg_attr(feature = "serde", serde(rename = "rps_cpus_list", with = "serial::cpu_list"))]
@@ -113,9 +114,10 @@ pub struct QueueSnapshot {
     /// frames while one CPU has all buckets, are not hashed.
     pub hashed: u64,
     /// The number of hashed frames that belong to no IP flow and for which the user's program
-    /// returned no flow key. Such frames are steered by their link-layer addresses.
+    /// returned no flow key. Frames without a flow key are steered by their link-layer addresses.
     pub unparsed: u64,
-    /// The number of fragments steered by their datagram, because the fragment table was full.
+    /// The number of fragments that were steered by a key of their datagram instead of their flow,
+    /// because the fragment table was full.
     pub fragments_full: u64,
     /// The number of non-first fragments that arrived after the time limit of their datagram
     /// ([`FRAGMENT_TIME`](steerage_flow::limits::FRAGMENT_TIME)).
@@ -154,13 +156,15 @@ pub struct PoolSnapshot {
     pub recycle_kept: u64,
     /// The number of frames that were copied so that the page stayed in the device's ring.
     pub rx_copybreak: u64,
-    /// The number of pages from the shared pool that raised the queue's number of pages to a new
-    /// maximum, or that replace a page of another NUMA node.
+    /// The number of pages that were taken from the shared pool because the queue needed more pages
+    /// than ever before, or to replace a page of another NUMA node.
     pub lpc_warm_up: u64,
-    /// The number of pages from the shared pool that replace pages returned while the local page
-    /// cache was full. `alloc_slow` is the sum of `lpc_warm_up`, `lpc_full` and `lpc_passed_by`.
+    /// The number of pages that were taken from the shared pool to replace pages that returned
+    /// while the local page cache was full. The counter `alloc_slow` is the sum of `lpc_warm_up`,
+    /// `lpc_full` and `lpc_passed_by`.
     pub lpc_full: u64,
-    /// The number of pages from the shared pool while the local page cache was switched off.
+    /// The number of pages that were taken from the shared pool while the local page cache was
+    /// switched off.
     pub lpc_passed_by: u64,
     /// The number of returned pages of another NUMA node, each of which is replaced by a page of
     /// the queue's own node.
@@ -214,7 +218,7 @@ pub struct CpuSnapshot {
     /// The number of times that the CPU was declared dead, for lack of progress in a move.
     pub deaths: u64,
     /// The number of sent packets that the CPU's handler created. The counters of queues do not
-    /// contain these packets.
+    /// contain packets that handlers created.
     pub originated: u64,
     /// The number of created packets that the output could not send or had no room for.
     pub originated_dropped: u64,
@@ -310,8 +314,8 @@ pub struct Snapshot {
     pub page_bytes: u64,
     /// The number of pages in the pool.
     pub pages: u64,
-    /// The number of pages that no queue holds. If no CPU runs and no packet is kept, these are all
-    /// `pages`.
+    /// The number of pages that no queue holds. If no CPU runs and no packet is kept, `pages_free`
+    /// equals `pages`.
     pub pages_free: u64,
     /// The upper limit of packet memory and rings, in bytes.
     pub memory_bytes: u64,

@@ -40,7 +40,7 @@ impl Admission {
         admitted
     }
 
-    /// Counts frames that the consuming CPU has finished. Only that CPU may call `finish`.
+    /// Counts frames that the consuming CPU has finished. Only the consuming CPU may call `finish`.
     #[inline]
     pub fn finish(&self, frames: u64) {
         self.finished.store(self.finished.load(Ordering::Relaxed) + frames, Ordering::Relaxed);

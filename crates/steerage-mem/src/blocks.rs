@@ -1,11 +1,11 @@
 //! Blocks: memory that holds many frames at once, such as a part of a capture file or of an
 //! AF_PACKET ring.
 //!
-//! A frame in a block is called a lent frame. It is read-only and has no headroom: a handler that
-//! writes or keeps it gets a copy in a page. A block may be filled again when all of its lent
-//! frames have returned. A lent frame returns when the CPU that handled it has advanced its
-//! finished index past the frame's slot, and the owner of the blocks has then read the slot. Only
-//! the owner of the blocks counts lent frames, so this count needs no atomic variable.
+//! A frame in a block is called a lent frame. A lent frame is read-only and has no headroom: a
+//! handler that writes or keeps the frame gets a copy in a page. A block may be filled again when
+//! all of its lent frames have returned. A lent frame returns when the CPU that handled it has
+//! advanced its finished index past the frame's slot, and the owner of the blocks has then read the
+//! slot. Only the owner of the blocks counts lent frames, so this count needs no atomic variable.
 //!
 //! The device lends the frames of a block in order. The part of a block after the last lent frame
 //! is the [`Tail`], which may be written while earlier frames are in use. In the tail, the reader
@@ -87,11 +87,11 @@ pub struct Claim {
 pub struct Blocks {
     region: Arc<Region>,
     lent: Box<[Lent]>,
-    /// The number and the size of the blocks that are not windows. These blocks come before the
-    /// windows.
+    /// The number and the size of the memory blocks, which come before the windows in the region.
     memory_blocks: usize,
     block_bytes: usize,
-    /// For each window, the number of its bytes that can be read.
+    /// For each window (a block into which a part of a file is mapped), the number of bytes that
+    /// can be read.
     shown: Box<[u32]>,
     memory: usize,
     shares: Shares,
@@ -118,7 +118,8 @@ impl Blocks {
     /// # Errors
     /// Returns the errors of [`Region::map`].
     pub fn map(count: usize, block_bytes: usize) -> Result<(Self, Claim), RegionError> {
-        // Blocks are written only through `tail`, never through their tokens.
+        // The page tokens of the region are not needed, because blocks are written only through
+        // `tail`.
         let (region, _tokens) = Region::map(count, block_bytes)?;
         let memory = region.bytes();
         Ok(Self::of(region, memory))
@@ -148,7 +149,7 @@ impl Blocks {
     /// while nothing else writes it. "Nothing else" includes other threads, other processes and the
     /// kernel. A block is in use while there is a [`Tail`] of the block, a borrow from
     /// [`readable`](Self::readable), or a frame that was lent from the block. A block in use stays
-    /// readable, and nothing else changes the bytes that are read from it.
+    /// readable, and no thread, process or kernel changes the bytes that are read from the block.
     pub unsafe fn foreign(
         base: NonNull<u8>,
         count: usize,
@@ -160,13 +161,13 @@ impl Blocks {
     }
 
     /// Limits how many blocks the waiting frames of one CPU can hold, so that a stalled CPU leaves
-    /// blocks for the other CPUs. `units` is the sum of the units of all blocks. A block has one
-    /// unit unless [`weigh`](Self::weigh) sets another number.
+    /// blocks for the other CPUs. `units` is the sum of the units of all blocks. Each block counts
+    /// as one unit, or as the number of units that [`weigh`](Self::weigh) sets.
     ///
-    /// A CPU may hold one more block if all blocks that it then holds have at most as many units as
-    /// the free blocks. If the next frame has at most 16 KiB, the CPU may hold three times as many
-    /// units. The limit on held blocks takes effect when the blocks belong to an
-    /// [`Outbox`](crate::Outbox).
+    /// A CPU may hold a further block if all its blocks then have at most as many units as the free
+    /// blocks have together. For a frame of at most 16 KiB, the CPU may hold three times as many
+    /// units as the free blocks have. The limit on held blocks takes effect when the blocks belong
+    /// to an [`Outbox`](crate::Outbox).
     #[must_use]
     pub fn shared(mut self, units: u32) -> Self {
         self.shares = Shares::new(self.lent.len(), units);
@@ -177,7 +178,7 @@ impl Blocks {
         self.shares.divide(rings);
     }
 
-    /// Sets the size of a block in units, unless a frame of the block waits for a CPU.
+    /// Sets the number of units of a block, unless a frame of the block waits for a CPU.
     pub fn weigh(&mut self, claim: &Claim, block: usize, units: u32) {
         if self.are_claimed_by(claim) {
             self.shares.weigh(block, units);

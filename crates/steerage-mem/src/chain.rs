@@ -5,8 +5,8 @@
 //! Why not one slot for each page: a frame could be cut in two when a ring or a parking lot becomes
 //! full, when a budget is used up, or when slots are revoked. With one slot for each page, counters
 //! would count slots instead of frames, and every loop over slots would have to check a flag. With
-//! one slot for each frame, only the code that takes pages back checks whether more pages follow,
-//! with one comparison for chains and lent frames.
+//! one slot for each frame, only the code that takes pages back checks whether more pages follow.
+//! (The same comparison detects lent frames.)
 //!
 //! The links between pages are not stored in the pages, because devices and packet functions write
 //! to pages. Code outside of this crate cannot change the links, and every page keeps its full
@@ -103,8 +103,8 @@ impl Region {
         if slot.is_chained() { self.total_of_chain(slot.page, slot.len()) } else { slot.len() }
     }
 
-    /// The arguments are passed by value, so that the slot of a frame of one page can stay in
-    /// registers.
+    /// The arguments are passed by value, so that callers can keep the slot of a single-page frame
+    /// in registers.
     #[cold]
     #[inline(never)]
     fn total_of_chain(&self, page: u32, len: usize) -> usize {
@@ -170,7 +170,8 @@ pub struct Behind<'a> {
 }
 
 impl<'a> Behind<'a> {
-    /// The creator holds the slots, and no code writes the bytes, as long as the result exists.
+    /// While the new iterator exists, the caller must hold the slots, and no code may write the
+    /// bytes.
     pub(crate) fn new(memory: &'a Memory, frame: &'a [u8], slots: [&'a [UnsafeCell<Slot>]; 2], skip: usize) -> Self {
         Self { memory, first: frame.get(skip..).unwrap_or_default(), slots, skip }
     }
@@ -261,7 +262,8 @@ impl Memory {
         SegmentsMut { memory: self, parts: self.pool().parts_of(slot) }
     }
 
-    /// Copies the bytes of all pages to `to`. Returns their number, or `None` if they do not fit.
+    /// Copies the bytes of all pages to `to`. Returns the number of copied bytes, or `None` if `to`
+    /// is too short.
     pub fn copy_to(&self, frame: &Completion, to: &mut [u8]) -> Option<usize> {
         let mut at = 0;
         for part in self.segments(frame) {
@@ -317,8 +319,8 @@ impl Memory {
     }
 
     /// Joins the parts of a frame in its first page. If there is not enough room after the first
-    /// part, this part first moves towards the front of the page, with the device's header. Returns
-    /// `None` and changes nothing if the page is too short.
+    /// part, the first part and the device's header before it are first moved towards the front of
+    /// the page. Returns `None` and changes nothing if the page is too short.
     ///
     /// # Safety
     /// The rules of [`slice_mut`](Self::slice_mut) apply to all pages of the frame.

@@ -9,8 +9,8 @@ use crate::round;
 /// than 50 us.
 const LOOKS: u32 = 100;
 
-/// The pause between later attempts, when the kernel has probably interrupted the thread that holds
-/// the lock.
+/// The pause between attempts after the first `LOOKS` attempts, when the kernel has probably
+/// interrupted the thread that holds the lock.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 /// A lock for which only control threads wait. Debug builds panic if a packet CPU would wait.

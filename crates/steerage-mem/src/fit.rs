@@ -1,4 +1,4 @@
-//! The position of a frame in its page, as Linux's `build_skb` requires it of a driver.
+//! The position of a frame in its page, by the rules that Linux's `build_skb` has for drivers.
 
 /// The number of free bytes before a frame, for headers of a packet function, such as a tunnel over
 /// IPv6. The headroom is twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP
@@ -13,8 +13,9 @@ pub const TAILROOM: usize = 64;
 pub const PAGE_ALIGN: usize = 64;
 
 /// The minimum length of a page, in bytes: room for a frame of 1514 bytes, two VLAN tags, the
-/// headroom and the tailroom, and an odd number of cache lines. With 2048 bytes, the first cache
-/// lines of all frames would share few cache sets, and each packet would cost four times as much.
+/// headroom and the tailroom, and an odd number of cache lines. With pages of 2048 bytes, the first
+/// cache lines of all frames would share few cache sets, and each packet would cost four times as
+/// much.
 pub const PAGE_BYTES_MIN: usize = 2112;
 
 /// The length of a page for frames of up to a given length, which begin at [`HEADROOM`].

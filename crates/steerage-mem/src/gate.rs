@@ -7,12 +7,12 @@
 //! The gate is one 64-bit word in a cache line of its own, changed by compare-and-exchange at the
 //! start and at the end of each batch (less than one clock tick per packet).
 //!
-//! That a batch either counts or its CPU is declared dead needs no memory order, because all
-//! changes of one word have a single order. But the CPU that declares the death must see everything
-//! that the dead CPU did before its batch: it revokes the last packets that the dead CPU handed
-//! over, and adds its counts to the ledger. Therefore entering the handler is a release operation
-//! (G1), and the declaration of death is an acquire operation (G2). All other operations are
-//! relaxed.
+//! All changes of one word have a single order, so a batch counts or its CPU is declared dead, but
+//! never both, with any memory order. The CPU that declares the death revokes the last packets that
+//! the dead CPU handed over, and adds the dead CPU's counts to the ledger, so it must see
+//! everything that the dead CPU did before its batch. Therefore entering the handler is a release
+//! operation (G1), and the declaration of death is an acquire operation (G2). All other operations
+//! are relaxed.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -47,11 +47,11 @@ impl Gate {
         self.change(OUTSIDE, |word| word | INSIDE, Ordering::Release)
     }
 
-    /// Leaves the handler. From then on, the packets of the batch count as handled.
+    /// Leaves the handler. After this call, the packets of the batch count as handled.
     ///
     /// # Errors
-    /// Fails with [`Dead`] if the CPU was declared dead during the batch, which then does not
-    /// count.
+    /// Fails with [`Dead`] if the CPU was declared dead during the batch. The batch of a dead CPU
+    /// does not count as handled.
     pub fn leave(&self) -> Result<(), Dead> {
         // The memory order `Relaxed` suffices, because no CPU relies on this change to see the
         // results of the batch. The memory orders of rings and locks make the results of a batch
@@ -85,14 +85,14 @@ impl Gate {
     /// The time at which the CPU entered its handler, in nanoseconds of the caller's clock, or
     /// `None` outside of the handler.
     pub fn inside_since(&self) -> Option<u64> {
-        // Acquire: pairs with G1, so the time is not older than the entry that the word shows.
+        // Acquire: pairs with G1 (entering the handler), so `entered` is not older than `word`.
         let word = self.word.load(Ordering::Acquire);
         let entered = self.entered.load(Ordering::Relaxed);
         (word & STATE != OUTSIDE).then_some(entered)
     }
 
-    /// Declares the CPU dead if it is in its handler and the word still equals `sign`. Returns true
-    /// if the CPU is dead. The caller holds the control lock.
+    /// Declares the CPU dead if it is in its handler and the word still equals `sign`, which the
+    /// caller read earlier. Returns true if the CPU is dead. The caller holds the control lock.
     pub fn declare_dead(&self, sign: u64) -> bool {
         // G2, acquire: pairs with G1.
         sign & STATE == INSIDE

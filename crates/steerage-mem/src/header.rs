@@ -24,13 +24,14 @@ impl FrameHeader {
     /// The size in bytes of an optional record before this header, for unusual frames.
     pub const EXTRA_BYTES: usize = 16;
 
-    /// The value of `link` if the frame's link type is stored only in the frame's slot.
+    /// This value of `link` means that only the frame's slot has the link type.
     pub const LINK_IN_SLOT: u16 = u16::MAX;
 
     /// The value of `nanos` if the frame's time is unknown.
     pub const NO_TIME: u64 = u64::MAX;
 
-    /// Creates a header from a record of a capture file, without its link type.
+    /// Creates a header from a record of a capture file, with [`LINK_IN_SLOT`](Self::LINK_IN_SLOT)
+    /// as the link type.
     #[inline(always)]
     pub fn of_record((seconds, fraction, fraction_nanos): (u32, u32, u64), (captured, original): (u32, u32)) -> Self {
         Self {

@@ -31,8 +31,8 @@ use crate::sync::{AtomicU32, Ordering};
 /// ```
 pub struct InFlight {
     region: Arc<Region>,
-    /// For each page, 0 if it is not in flight. Otherwise, the lower half is the sender (counted
-    /// from 1), and the upper half is the number of parts not reported as sent.
+    /// For each page, 0 if it is not in flight. For a page in flight, the lower half is the sender
+    /// (counted from 1), and the upper half is the number of parts not reported as sent.
     pages: Box<[AtomicU32]>,
     /// For each sender, the sent pages that it has not taken back yet.
     back: Box<[PageStack]>,
@@ -46,7 +46,8 @@ const ONCE: u32 = 1 << 16;
 pub const SENDERS_MAX: usize = SENDER as usize;
 
 impl InFlight {
-    /// Creates an empty table for `senders` senders, at most [`SENDERS_MAX`], and its [`Reaper`].
+    /// Creates an empty table for `senders` senders, at most [`SENDERS_MAX`], and the [`Reaper`]
+    /// that processes the device's reports.
     pub fn new(region: Arc<Region>, senders: usize) -> (Arc<Self>, Reaper) {
         let pages = (0..region.pages()).map(|_| AtomicU32::new(0)).collect();
         let back = (0..senders.min(SENDERS_MAX)).map(|_| PageStack::new()).collect();
@@ -54,7 +55,7 @@ impl InFlight {
         (Arc::clone(&in_flight), Reaper(in_flight))
     }
 
-    /// Consumes a page's token, until the device has reported its `parts` parts as sent, and
+    /// Keeps a page's token until the device has reported `parts` parts of the page as sent, and
     /// returns the page's address. `Err` returns the page if it belongs to another region, or if
     /// `sender` or `parts` is too large.
     #[inline]
@@ -86,9 +87,9 @@ impl fmt::Debug for InFlight {
 pub struct Reaper(Arc<InFlight>);
 
 impl Reaper {
-    /// Records that the part in which `address` lies was sent. After its last part, a page that
-    /// `me` sent is passed to `each`, and any other page waits until its sender takes it back.
-    /// Returns false if the page is not in flight.
+    /// Records that the part in which `address` lies was sent. When all parts of a page were sent,
+    /// the page is passed to `each` if `me` sent the page, or else waits until its sender takes it
+    /// back. Returns false if the page is not in flight.
     #[inline]
     pub fn tell(&mut self, address: u64, me: usize, mut each: impl FnMut(Page)) -> bool {
         let Some((index, _)) = self.0.region.find(address) else { return false };
@@ -111,7 +112,7 @@ impl Reaper {
         true
     }
 
-    /// Takes back all pages of a sender. The device must no longer read any of these pages.
+    /// Takes back all pages of a sender. The device must no longer read any page of this sender.
     pub fn take_all(&mut self, sender: usize, mut each: impl FnMut(Page)) {
         self.0.collect(sender, &mut each);
         for (index, entry) in self.0.pages.iter().enumerate() {

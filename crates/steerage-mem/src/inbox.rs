@@ -3,13 +3,13 @@
 //!
 //! A producer publishes frames, executes a fence, and then sets the bit of its ring if the bit is
 //! clear. The consumer clears the bit of a ring that was empty for a while, executes a fence, and
-//! then checks the ring once more. One of the two fences comes first: either the consumer sees the
-//! frames, or the producer sees that its bit is clear. The bit of a busy ring stays set and is only
-//! read.
+//! then checks the ring once more. Whichever of the two fences comes first, either the consumer
+//! sees the frames, or the producer sees that the bit of its ring is clear. The bit of a busy ring
+//! stays set and is only read.
 //!
 //! A consumer that is about to sleep also checks only the rings whose bits are set. Therefore a
 //! producer that has set a bit executes another fence before it checks for sleeping CPUs. If there
-//! are several queues, one counter shows whether no frame waits in any ring ([`Admission`]).
+//! are several queues, one counter ([`Admission`]) shows whether any frame waits in a ring.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ const WORDS: usize = 8;
 /// After this many checks of an empty ring in a row, a CPU ignores the ring until frames are
 /// published on it. A check takes 2 to 4 ns. Using an ignored ring again costs both sides a cache
 /// line transfer and an atomic operation, so the ring should be idle for about 100 us before it is
-/// ignored. All rings to a CPU share this number.
+/// ignored. This number is divided by the number of rings to the CPU.
 const LOOKS: u32 = 1024;
 
-/// The minimum number of checks for each ring. These checks take as much time as using an ignored
-/// ring again.
+/// The minimum number of checks of an empty ring before a CPU ignores the ring. 32 checks take as
+/// much time as using an ignored ring again.
 const LOOKS_MIN: u32 = 32;
 
 /// For each ring to one CPU, a bit that is set if the ring may have frames.
@@ -41,8 +41,9 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Creates an inbox for `rings` empty rings. The counter of `counted` with the given index
-    /// counts each frame of these rings before it is published.
+    /// Creates an inbox for `rings` empty rings. `counted` has the counters of all CPUs, and the
+    /// index of the counter of this inbox's CPU, which counts each frame before the frame is
+    /// published.
     pub fn new(rings: usize, counted: Option<(Arc<[Admission]>, usize)>) -> Self {
         let line = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
         let words = rings.div_ceil(64).max(1);
@@ -74,8 +75,9 @@ impl Inbox {
     #[inline(always)]
     pub fn note(&self, ring: usize) {
         let (word, bit) = (self.word(ring / 64), 1 << (ring % 64));
-        // N1: the fence F2 before this load pairs with F3. A load first keeps the cache line
-        // shared.
+        // N1: the fence F2 (in `after_publishing`) before this load pairs with the fence F3 in
+        // `clear`. The load before the atomic operation keeps the cache line shared if the bit is
+        // set already.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
             // F4: pairs with F1 of `park`. Either the CPU that goes to sleep sees the bit, or this
@@ -84,9 +86,10 @@ impl Inbox {
         }
     }
 
-    /// Records that a ring is empty. Then check it again, and [set the bit](Self::note) if needed.
+    /// Records that a ring is empty. After this call, check the ring once more, and [set the
+    /// bit](Self::note) if the ring has frames.
     pub fn clear(&self, ring: usize) {
-        // N2, relaxed: the fence F3 orders it.
+        // N2, relaxed: the following fence F3 orders this change.
         self.word(ring / 64).fetch_and(!(1 << (ring % 64)), Ordering::Relaxed);
         // F3: pairs with F2.
         fence(Ordering::SeqCst);
@@ -101,7 +104,8 @@ impl Inbox {
         let nth = first / 64;
         let not_before = u64::MAX << (first % 64);
         let noted = self.word(nth).load(Ordering::Relaxed);
-        // A single word is read again only if bits of rings before `first` are set.
+        // If the inbox has only one word, a pass reads the word again only if bits of rings before
+        // `first` are set.
         let words_left = if self.words == 1 { usize::from(noted & !not_before != 0) } else { self.words };
         Turns { nth, noted: noted & not_before, words_left, not_before }
     }
@@ -127,8 +131,8 @@ pub struct Turns {
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// The bits of the first word that are visited at the start of the pass. The other bits of the
-    /// first word come last.
+    /// In the first word, the bits of `first` and of later rings, which are visited at the start of
+    /// the pass. The bits of the rings before `first` are visited at the end of the pass.
     not_before: u64,
 }
 
@@ -151,7 +155,7 @@ mod tests {
 
     #[test]
     fn every_ring_has_its_turn() {
-        // Starting at every ring would take ten minutes under Miri.
+        // Testing a pass from every ring would take ten minutes under Miri.
         let (most, all_firsts) = if cfg!(miri) { (130, 10) } else { (1024, 200) };
         for rings in [1, 5, 63, 64, 65, 130, 512, 513, 1024].into_iter().filter(|rings| *rings <= most) {
             let inbox = Inbox::new(rings, None);

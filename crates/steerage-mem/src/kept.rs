@@ -112,7 +112,8 @@ impl KeptPages {
         self.waiting.collect(self.memory.pool(), each);
     }
 
-    /// Takes up to `most` of the pages that have returned, on any thread. Returns their number.
+    /// Takes up to `most` of the pages that have returned, and returns how many. Any thread may
+    /// call this function.
     pub(crate) fn take(&self, most: usize, each: impl FnMut(Page)) -> usize {
         self.waiting.take(self.memory.pool(), most, each)
     }
@@ -131,24 +132,25 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
     Some(at)
 }
 
-/// A frame that a handler keeps after its batch. Dropped on any thread, it returns its pages.
+/// A frame that a handler keeps after its batch. Dropping a `Kept`, on any thread, returns its
+/// pages.
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
     /// For a copy of only the first bytes of a frame, the number of these bytes. 0 for a whole
     /// frame.
     front: u16,
-    /// The first position and the number of the hidden frames, which have the rest of a merged
-    /// packet's payload.
+    /// The position of the first hidden frame, and the number of hidden frames. Hidden frames have
+    /// the rest of a merged packet's payload.
     hidden: (u8, u8),
-    /// The page's generation when the frame was kept. Checked in debug and fuzz builds only.
+    /// The generation of the page when the frame was kept. Only debug and fuzz builds check it.
     generation: Generation,
     kept_pages: Arc<KeptPages>,
 }
 
 impl Kept {
-    /// Marks a copy of the first `bytes` bytes of a frame. The rest of the bytes stays in the
-    /// original frame.
+    /// Marks a copy of the first `bytes` bytes of a frame. The bytes after the copied ones stay in
+    /// the original frame.
     #[must_use]
     pub fn of_front(mut self, bytes: usize) -> Self {
         self.front = bytes as u16;
@@ -189,9 +191,9 @@ impl Kept {
         1 + if self.front == 0 { 0 } else { u64::from(self.hidden.1) }
     }
 
-    /// Turns this merged packet into a frame of its first `len` bytes. The hidden frames then
-    /// belong to no packet. Changes nothing if the page is too short, or if this is not a merged
-    /// packet.
+    /// Turns this merged packet into a frame of its first `len` bytes. After this call, the hidden
+    /// frames (with the rest of the payload) belong to no packet. Changes nothing if the page is
+    /// too short, or if this is not a merged packet.
     pub fn cut_to(&mut self, len: usize, frame: &Frame<'_>) {
         let (headers, most) = (self.slot.len(), self.slot.len() + self.behind_bytes(frame));
         let len = len.min(most);
@@ -238,14 +240,16 @@ impl Kept {
         if self.front == 0 { 0 } else { self.behind(frame).map(<[u8]>::len).sum() }
     }
 
-    /// The whole packet, page by page, if this is a copy of `frame` or of its front.
+    /// Returns the whole packet, page by page, if this is a copy of `frame` or of the first bytes
+    /// of `frame`.
     #[inline]
     pub fn segments_with<'s>(&'s self, frame: &'s Frame<'_>) -> Segments<'s> {
         let copied = self.segments();
         if self.front == 0 { copied } else { copied.followed_by(self.behind(frame)) }
     }
 
-    /// The first `bytes` bytes of a frame, or their copy `written`, and the bytes after them.
+    /// Splits a frame after the first `bytes` bytes. If `written` is a copy of the first bytes, the
+    /// copy is returned instead of the bytes in the frame.
     #[inline]
     pub fn split<'s>(written: Option<&'s Self>, frame: &'s Frame<'_>, bytes: usize) -> (&'s [u8], Behind<'s>) {
         let whole = || (frame.bytes().get(..bytes).unwrap_or(frame.bytes()), frame.behind(bytes, 0, 0));
@@ -357,8 +361,8 @@ impl Drop for Kept {
         }
         let pool = self.kept_pages.memory.pool();
         pool.take_apart(Completion::from_slot(self.slot), |page, _, _| self.kept_pages.waiting.put(pool, page));
-        // Relaxed: no other memory depends on this count. Every page that is no longer counted has
-        // already returned, because the page was pushed before.
+        // Relaxed: no other memory depends on this count. The pages of a frame are pushed before
+        // the count falls, so every page that is no longer counted has already returned.
         self.kept_pages.kept.fetch_sub(1, Ordering::Relaxed);
     }
 }

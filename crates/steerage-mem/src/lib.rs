@@ -36,8 +36,9 @@
 //! [`Claim`] to [blocks] may write the blocks. Tokens and claims are not `Clone` and cannot be
 //! created outside of this crate. A page number is used only once in the life of a process, so a
 //! token of a region that no longer exists refers to no page. Every access checks the token's page
-//! number, offset and length against the region. A token of another region gives an empty frame.
-//! Safe code can lose a token, and then the page stays unused until the region is unmapped.
+//! number, offset and length against the region. A token of another region gives an empty frame. If
+//! safe code loses a token, for example by `mem::forget`, the page stays unused until the region is
+//! unmapped.
 
 pub mod admission;
 pub mod bits;

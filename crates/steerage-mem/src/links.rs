@@ -1,15 +1,15 @@
 use crate::page::BLANK;
 use crate::sync::AtomicU32;
 
-/// Describes the part of the frame that follows this page. All accesses are relaxed: links are
-/// handed over together with their frame, in a ring (P1 and C1, or C2 and P2) or as a kept frame.
+/// Describes the part of the frame that follows this page. All accesses are relaxed, because links
+/// are handed over together with their frame: in a ring (memory orders P1 and C1, or C2 and P2) or
+/// as a kept frame.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) next: AtomicU32,
     pub(crate) offset: AtomicU32,
     pub(crate) len: AtomicU32,
-    /// The number of bytes in all parts after the head. Only the entry of the head (first page) has
-    /// this number.
+    /// In the entry of the head (first page), the number of bytes in all parts after the head.
     pub(crate) rest: AtomicU32,
 }
 

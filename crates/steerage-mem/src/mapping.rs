@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unused, unmap};
 
 /// The size in bytes of a huge page on all supported machines. The size of a region is a multiple
-/// of it.
+/// of `HUGE_BYTES`.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
 /// The kind of pages that the kernel used for the packet memory.
@@ -210,8 +210,8 @@ pub unsafe fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<
     Err(error)
 }
 
-/// Maps memory that is aligned to huge pages. Also returns true if the kernel accepts the advice to
-/// use huge pages.
+/// Maps memory that is aligned to huge pages. The returned flag is true if the kernel accepts the
+/// advice to use huge pages.
 #[cfg(not(miri))]
 fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, bool)> {
     // The mapping is one huge page longer than requested, to contain an aligned range.

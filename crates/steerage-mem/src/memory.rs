@@ -1,4 +1,5 @@
-//! [`Memory`] finds the bytes of a completion, which lie either in pages of the pool or in blocks.
+//! [`Memory`] finds the bytes of a received frame, in pages of the pool or in a block of the
+//! device.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Frames of a batch that a handler sees as one merged packet.
 //!
 //! The headers of a merged packet are a copy ([`Kept`]), and its payload stays in the original
-//! frames. The first frame of a merged packet represents the whole packet. The other frames are
-//! *hidden*: their slots come after the slots of all packets that the handler sees. Otherwise a
-//! hidden frame is like any frame: it counts as one frame, and its page returns with its slot.
+//! frames. The first frame of a merged packet represents the whole packet. The further frames of a
+//! merged packet are *hidden*: their slots come after the slots of all packets that the handler
+//! sees. A hidden frame counts as one frame, and its page returns with its slot.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -57,8 +57,8 @@ impl Pages<'_> {
     }
 }
 
-/// Merges frames of a batch into packets. `find` gets the frames of the batch, and calls its second
-/// argument for each merged packet, with the set of its frames, its headers, and a
+/// Merges frames of a batch into packets. `find` gets the frames of the batch and a function, which
+/// `find` calls for each merged packet with the set of the packet's frames, its headers, and its
 /// [record](Kept::record). All frames of a packet have headers of the same length. After the merge,
 /// `copies` contains the headers of each merged packet at the packet's new position. A packet is
 /// not merged if no page is free for its headers. Returns the number of packets that the handler
@@ -90,7 +90,8 @@ fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_
     order.push((0..hand.len()).filter(|nth| hidden >> nth & 1 == 0));
     let shown = order.1;
     for (at, nth) in order.0.map(usize::from).into_iter().enumerate().take(shown) {
-        // The copy of position `at` has moved already, unless the frame is hidden and has no copy.
+        // If `at` is not `nth`, `copies[at]` is `None`: a visible frame's copy has moved to an
+        // earlier position, and a hidden frame has no copy.
         copies.swap(at, nth);
         if let Some(copy) = &mut copies[at] {
             copy.hide(order.1, members[nth].count_ones() as usize - 1);
@@ -140,8 +141,8 @@ pub fn show<T: Copy>(
 }
 
 /// Writes the headers of the frames that [`show`] made visible, in place, or to a copy if the frame
-/// is lent. `headers` writes the headers for all frames of a packet, which have the same length.
-/// Calls `lost` for a frame if no page is free for its copy.
+/// is lent. `headers` writes headers of the same length for all frames of a packet. Calls `lost`
+/// for a frame if no page is free for its copy.
 pub fn write_headers<const BYTES: usize>(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],

@@ -36,7 +36,7 @@ impl Outbox {
     /// Creates an outbox. The lane, whose frames lie in `memory`, has room for the `poll_max`
     /// frames of one poll and for all parked frames. `admissions` limit the waiting frames of
     /// several queues together. With [shared](Blocks::shared) `blocks`, the frames of a ring hold a
-    /// limited number of units.
+    /// limited part of the blocks' memory.
     pub fn new(
         mut to_cpus: Vec<Producer>,
         lot: Producer,
@@ -105,8 +105,8 @@ impl Outbox {
     }
 
     /// Returns true if the queue's owner has finished all frames in the lane and in the owner's
-    /// ring. Otherwise, the queue must not be polled: frames in the lane would overtake frames in
-    /// the ring.
+    /// ring. If the owner has unfinished frames, the queue must not be polled: frames in the lane
+    /// would overtake frames in the ring.
     #[inline(always)]
     pub fn has_owner_finished(&self) -> bool {
         let ring = &self.rings[self.owner];
@@ -134,7 +134,8 @@ impl Outbox {
     /// # Errors
     /// Returns the frame if the ring has no room for it.
     // Always inlined: otherwise loading the frame would have to wait for the stores that wrote the
-    // frame. With 16 targets, this wait raised the cost of staging from 9.5 ns to 22 ns per packet.
+    // frame. With 16 targets, waiting for these stores raised the cost of staging from 9.5 ns to 22
+    // ns per packet.
     #[inline(always)]
     pub fn stage(&mut self, target: usize, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if target == self.owner {
@@ -200,8 +201,8 @@ impl Outbox {
 
     /// Publishes the staged frames of the parking lot, and of each ring that has at least `least`
     /// staged frames. Calls `shown` for each CPU with published frames. Calls `refused` for each
-    /// frame that exceeds the backlog or the share of the blocks. A refused frame in a block
-    /// returns to `lent`, and any other is passed to `refused`.
+    /// frame that exceeds the backlog or the ring's share of the device's blocks. If a refused
+    /// frame is in a block, `lent` takes it back; otherwise `refused` gets the frame.
     #[inline]
     pub fn publish(
         &mut self,
@@ -235,7 +236,7 @@ impl Outbox {
         }
     }
 
-    /// Takes back the staged frames that exceed the ring's share of the queue's blocks.
+    /// Takes back the staged frames of the ring `at` that exceed its share of the device's blocks.
     #[inline(never)]
     fn share(&mut self, at: usize, blocks: &mut Blocks, mut refused: impl FnMut()) {
         let Some(mut publishing) = blocks.publishing(at) else { return };
@@ -315,7 +316,7 @@ impl Outbox {
         count
     }
 
-    /// Returns the first ring from `from` on that has frames that have not returned.
+    /// Returns the first ring, from number `from` on, whose frames have not all returned.
     #[inline]
     pub fn next_out(&self, from: usize) -> Option<usize> {
         self.out.next(from)

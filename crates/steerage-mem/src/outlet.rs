@@ -76,8 +76,8 @@ impl<T> Outlet<T> {
     }
 
     /// Adds an item for `cpu`, or for the CPU of the bucket's latest item if `cpu` is `None` or
-    /// earlier items of the bucket were not sent yet. Returns the CPU, or `Err` with the item if
-    /// there is no room.
+    /// earlier items of the bucket were not sent yet. Returns the item's CPU, or `Err` with the
+    /// item if there is no room.
     pub fn push(&self, bucket: u16, cpu: Option<u16>, item: T) -> Result<u16, T> {
         let mut waiting = self.lock();
         let Waiting { of_cpus, buckets, count, has_room } = &mut *waiting;
@@ -100,9 +100,9 @@ impl<T> Outlet<T> {
     }
 
     /// Passes the items for `cpu` to `stage`, which returns an item as an error if it has no room
-    /// for the item. Adds the number of accepted items to `taken`. Returns true if items may be
-    /// left. If `closes` is true, waits for the lock, and no more items for `cpu` can be added
-    /// afterwards.
+    /// for the item. Adds the number of accepted items to `taken`. Returns true if items for `cpu`
+    /// may still be waiting. If `closes` is true, `take` waits for the outlet's lock, and `push`
+    /// accepts no more items for `cpu` afterwards.
     pub fn take(&self, cpu: u16, closes: bool, taken: &mut u64, mut stage: impl FnMut(T) -> Result<(), T>) -> bool {
         let waiting = if closes { Some(self.lock()) } else { self.waiting.try_lock().ok() };
         let Some(mut waiting) = waiting else { return true };

@@ -1,4 +1,5 @@
-//! The tokens of pages: the right to write a page, and a page that a device has filled.
+//! The tokens of pages: [`Page`] is the right to write a page, and [`Completion`] is a page that a
+//! device has filled.
 
 use crate::header::FrameHeader;
 
@@ -31,8 +32,8 @@ const LINK_MASK: u32 = 0xf << LINK_SHIFT;
 /// The page number of a slot after a handler kept or sent its page. No page has this number.
 pub(crate) const BLANK: u32 = u32::MAX;
 
-/// The right to write one page of a [`Region`](crate::Region). Each page has exactly one such
-/// token, without `Drop`: the page of a lost token stays unused until the region ends.
+/// The right to write one page of a [`Region`](crate::Region). Each page has exactly one `Page`
+/// value, without `Drop`: if this value is lost, the page stays unused until the region ends.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a page that is dropped is lost to its pool"]
 #[repr(transparent)]
@@ -58,8 +59,8 @@ impl Page {
 #[must_use = "a completion that is dropped takes its page with it"]
 pub struct Completion(Slot);
 
-/// Unlike a token, a slot gives no right to access the frame. The positions of the ring determine
-/// who has this right.
+/// Unlike a token, a slot gives no right to access the frame. The ring's positions determine which
+/// thread may access the frame.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slot {
@@ -182,7 +183,8 @@ impl Slot {
 pub struct RecordForm(u32);
 
 impl RecordForm {
-    /// Creates the form of records with big-endian numbers, or with fractions in nanoseconds.
+    /// Creates a form with big-endian numbers if `big_endian` is true, and with fractions in
+    /// nanoseconds if `nanos` is true.
     pub fn new(big_endian: bool, nanos: bool) -> Self {
         Self(if big_endian { BIG_ENDIAN } else { 0 } | if nanos { NANOS } else { 0 })
     }
@@ -207,8 +209,8 @@ pub(crate) const fn offset_of(offset: usize) -> u32 {
 }
 
 impl Completion {
-    /// Creates the completion of a frame of `len` bytes at `offset` in `page`. The receive path
-    /// checks the position. Lengths above [`FRAME_BYTES_MAX`] are reduced.
+    /// Creates the completion (a filled buffer) for a frame of `len` bytes at `offset` in `page`.
+    /// The receive path checks `offset` and `len`. Lengths above [`FRAME_BYTES_MAX`] are reduced.
     #[inline(always)]
     pub fn new(page: Page, offset: usize, len: usize) -> Self {
         Self(Slot { page: page.0, offset: offset_of(offset), hash: 0, len_flags: len.min(FRAME_BYTES_MAX) as u32 })
@@ -306,8 +308,7 @@ impl Completion {
         self
     }
 
-    /// Returns true if the frame is a record of a mapped file, whose bytes no device has just
-    /// written.
+    /// Returns true if the frame is a record of a mapped capture file.
     #[inline(always)]
     pub(crate) fn is_record(&self) -> bool {
         self.0.len_flags & RECORD != 0
@@ -337,8 +338,9 @@ impl Completion {
         self.0.len_flags |= CHAINED;
     }
 
-    /// Returns the page of a frame in a single page. Otherwise `Err` returns the frame, for
-    /// [`Blocks::recycle`] if it is lent, or for [`Region::take_apart`].
+    /// Returns the frame's page if the frame lies in a single page. `Err` returns any other frame:
+    /// pass a lent frame to [`Blocks::recycle`], and a frame in several pages to
+    /// [`Region::take_apart`].
     ///
     /// [`Blocks::recycle`]: crate::Blocks::recycle
     /// [`Region::take_apart`]: crate::Region::take_apart

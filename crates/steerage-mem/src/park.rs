@@ -34,7 +34,7 @@ impl Sleepers {
         fence(Ordering::SeqCst);
     }
 
-    /// Records that `cpu` is awake. Returns true if no other CPU has woken it.
+    /// Records that `cpu` is awake. Returns true if no other CPU has woken `cpu`.
     pub fn awake(&self, cpu: usize) -> bool {
         let bit = 1 << (cpu % 64);
         // Relaxed: only this CPU sets its sleep bit.
@@ -55,8 +55,8 @@ impl Sleepers {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns true if the caller must ring the bell of `cpu`: to only one caller for each sleep.
-    /// Call [`after_publishing`](Self::after_publishing) first.
+    /// Returns true if the caller must ring the bell of `cpu`. Only one caller gets true for each
+    /// sleep. Call [`after_publishing`](Self::after_publishing) first.
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
         let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
@@ -85,7 +85,7 @@ impl Requests {
     /// Returns true if the CPU's request flag is set.
     #[inline(always)]
     pub fn is_set(&self, cpu: usize) -> bool {
-        // Relaxed: a CPU calls `take` before it acts on a request.
+        // Relaxed: before a CPU acts on a request, it calls `take`, whose load acquires.
         self.0[cpu].load(Ordering::Relaxed) != 0
     }
 
@@ -128,7 +128,7 @@ impl Bell {
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Silences the bell. Returns how often it rang since the last call of `hush`.
+    /// Silences the bell. Returns how often the bell rang since the last call of `hush`.
     pub fn hush(&self) -> u64 {
         let mut rings = [0; 8];
         // EAGAIN: the bell did not ring, and `rings` stays 0.

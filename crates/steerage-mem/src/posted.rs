@@ -82,7 +82,7 @@ impl Posted {
         Some((Page::new(self.region.number_of(index)), offset))
     }
 
-    /// Takes all posted pages back. The device must have stopped writing to these pages.
+    /// Takes all posted pages back. The device must no longer write to posted pages.
     pub fn take_all(&mut self) -> impl Iterator<Item = Page> + '_ {
         let Self { region, bits, out } = self;
         let mut at = 0;

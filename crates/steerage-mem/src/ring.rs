@@ -86,7 +86,8 @@ struct ToConsumer {
     published: AtomicU64,
     /// The consumer should discard all slots before this position without handling them.
     revoke_until: AtomicU64,
-    /// The number of waiting slots down to which a sleeping producer waits, or `NO_WISH`.
+    /// The consumer wakes a sleeping producer if at most this number of slots wait. `NO_WISH` if no
+    /// producer sleeps.
     wake_at: AtomicU64,
     /// The last growth of the ring, as a [`Grown`]. Relaxed: the store P1 makes this field visible
     /// together with the slots of the larger buffer.
@@ -107,10 +108,10 @@ impl RingBuffer {
     }
 
     fn revoke_until(&self, tail: u64) {
-        // Relaxed: a consumer that sees the new value late handles a few more frames, for which the
-        // move waits anyway. A caller that needs the new value to be seen in time holds a lock,
-        // which orders this store. `fetch_max` never lowers the position, so a revoked slot stays
-        // revoked.
+        // Relaxed: a consumer that sees the new position late handles a few more frames, for which
+        // the bucket's move waits anyway. If the consumer must not miss the new position, the
+        // caller holds a lock, which orders this store. `fetch_max` never lowers the position, so a
+        // revoked slot stays revoked.
         self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }
@@ -280,8 +281,8 @@ impl Producer {
     }
 
     /// Stages a frame, which the consumer sees after the next [`publish`](Self::publish). `Err`
-    /// returns the frame if the ring's limit is reached. In this case, [`reclaim`](Self::reclaim)
-    /// may make room.
+    /// returns the frame if the ring's limit is reached. [`reclaim`](Self::reclaim) may make room
+    /// in a full ring.
     #[inline(always)]
     pub fn stage(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if self.staged >= self.room_until {

@@ -13,8 +13,8 @@ pub enum RingsInUse {
 }
 
 /// For each bucket, the ring for its frames (a CPU's ring or the parking lot), and for each ring
-/// the number of its buckets. The numbers are kept because counting buckets during a move would
-/// take several microseconds.
+/// the number of its buckets. The numbers of buckets are stored, because counting a ring's buckets
+/// during a move would take several microseconds.
 #[derive(Debug)]
 pub struct RingTable<const BUCKETS: usize> {
     /// The ring of each bucket.
@@ -48,7 +48,7 @@ impl<const BUCKETS: usize> RingTable<BUCKETS> {
         self.buckets_of[usize::from(ring)] += 1;
     }
 
-    /// Returns the class of the number of rings that have buckets.
+    /// Returns whether one, few or many rings have buckets.
     pub fn rings_in_use(&self) -> RingsInUse {
         match self.rings {
             1 => RingsInUse::One,

@@ -1,6 +1,7 @@
 //! Marks when a thread is inside of a round (one pass of a packet CPU's loop). With debug
-//! assertions, this is used to check that a round neither waits for a lock nor allocates memory.
-//! While a handler runs, its thread is not marked, because handlers may do both.
+//! assertions, this is used to check that a round neither waits for a lock nor allocates memory. A
+//! thread is not marked while a handler runs, because handlers may wait for locks and allocate
+//! memory.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;

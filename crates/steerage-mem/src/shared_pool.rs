@@ -17,7 +17,7 @@ use bundles::{BULK_MAX, Bundle, BundleStack, bundles};
 pub use spare::Spare;
 
 /// Groups of this many neighbouring pages are shuffled: 17 MB at the minimum page length. An
-/// instance that needs few pages touches few groups.
+/// instance that needs few pages touches few groups of pages.
 const SHUFFLED_TOGETHER: usize = 8192;
 
 const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -27,8 +27,8 @@ const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// The shared pool, as seen from one NUMA node or from one of its CPUs. No function waits for
-/// another thread or allocates memory. A call returns no page only if no page was free at some
-/// moment during the call. A page that another thread is about to return is not free yet.
+/// another thread or allocates memory. If a call returns no page, there was a moment during the
+/// call at which no page was free. A page that another thread is about to return is not free yet.
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
@@ -120,10 +120,10 @@ impl SharedPool {
     }
 
     /// Calls `take` again if it found no page but pages were returned meanwhile, perhaps to a stack
-    /// that was already checked. If no pages were returned meanwhile, all stacks were empty at the
-    /// last check: the checks are acquire loads, so the second read of the number of returns
-    /// follows the checks. The first read of this number is not newer than the checks, because it
-    /// loads the same values.
+    /// that was already checked. If `gives()` returns the same number before and after `take`, all
+    /// stacks were empty when `take` checked the last stack: the checks are acquire loads, so the
+    /// second call of `gives()` follows the checks. The first call of `gives()` sees nothing newer
+    /// than the checks, because both load the same values.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {
             let gives = self.nodes.gives();
@@ -199,9 +199,9 @@ impl Nodes {
 }
 
 /// Puts the pages into a random order, the same in every run, with low addresses last, because a
-/// pool hands out the last page first. In address order, the stride prefetcher of a worker's CPU
-/// would take cache lines from the receiving CPU, which is writing them. Time of the receiving CPU
-/// for each packet, on a Zen 4 CPU with one target CPU:
+/// pool hands out the last page first. If the pages were in address order, the stride prefetcher of
+/// a worker's CPU would take cache lines from the receiving CPU, which is writing them. Time of the
+/// receiving CPU for each packet, on a Zen 4 CPU with one target CPU:
 ///
 /// | target | in address order | shuffled |
 /// |---|---|---|

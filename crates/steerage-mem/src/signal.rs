@@ -32,7 +32,8 @@ impl Signal {
         }
     }
 
-    /// A file descriptor that is readable as long as the condition is true. Reading from it fails.
+    /// A file descriptor that is readable as long as the condition is true. Reading from the
+    /// descriptor fails.
     ///
     /// # Errors
     /// Returns the errors of [`Events::new`].
@@ -41,7 +42,7 @@ impl Signal {
     }
 
     /// Waits until `is_true` returns true or `timeout` has passed, and returns the last result.
-    /// `is_true` is called again whenever this signal or the signal `or` rings.
+    /// `wait` calls `is_true` again whenever one of the signals `self` and `or` rings.
     pub fn wait(&self, timeout: Duration, or: &Self, is_true: impl Fn() -> bool) -> bool {
         let begun = Instant::now();
         loop {

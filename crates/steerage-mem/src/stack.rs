@@ -28,7 +28,8 @@ impl PageStack {
             below.store(top as u32, Ordering::Relaxed);
             let pushed = (top & !u64::from(BLANK)).wrapping_add(PUSH) | u64::from(page.number());
             // H1, release: pairs with H2, also for earlier pushes, because each change of `top` is
-            // a read-modify-write operation and continues their release sequences.
+            // a read-modify-write operation, which continues the release sequences of earlier
+            // pushes.
             match self.top.compare_exchange_weak(top, pushed, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => top = now,
@@ -56,7 +57,7 @@ impl PageStack {
 
     /// Takes up to `most` pages. Pages that this call does not take stay in the stack all the time.
     pub(crate) fn take(&self, region: &Region, most: usize, mut each: impl FnMut(Page)) -> usize {
-        // H2, acquire: pairs with H1, for the links and the pages.
+        // H2, acquire: pairs with H1, which makes the links and the pages visible.
         let mut top = self.top.load(Ordering::Acquire);
         loop {
             // Another thread that takes pages may change links, but then the exchange fails. The
@@ -70,8 +71,9 @@ impl PageStack {
                 return 0;
             }
             let shorter = (top & !u64::from(BLANK)) | u64::from(rest);
-            // H3, release: pairs with H2 of the thread that takes a page, so that this thread reads
-            // the link before the other changes it. On failure acquire: H2 of the next attempt.
+            // H3, release: pairs with H2 of another thread that takes a page, so that this thread
+            // reads the link before the other thread changes it. On failure acquire: H2 of the next
+            // attempt.
             match self.top.compare_exchange_weak(top, shorter, Ordering::Release, Ordering::Acquire) {
                 Ok(_) => {
                     let mut next = top as u32;

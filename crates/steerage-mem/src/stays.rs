@@ -17,8 +17,8 @@ use std::ops::{Deref, DerefMut};
 )]
 pub unsafe trait SentWithoutKeeping {}
 
-/// A `T` that cannot leave its thread. If it is sent to another thread, the compiler reports the
-/// error of [`SentWithoutKeeping`].
+/// A `T` that cannot leave its thread. If a `Stays` is sent to another thread, the compiler reports
+/// the error of [`SentWithoutKeeping`].
 pub struct Stays<T>(pub T);
 
 // SAFETY: whoever implemented the trait for `T` has promised it. Nobody does.

@@ -70,7 +70,7 @@ impl Supply {
     }
 
     /// Accounts for `bytes` bytes of memory that devices provide, before any page is used. To stay
-    /// within the cap, the backlog becomes shorter, unless the kernel pins the memory.
+    /// within the cap, the backlog becomes shorter, unless the kernel has pinned the pool's pages.
     pub fn lend(&mut self, bytes: u64) {
         let left = self.cap.saturating_sub(bytes);
         let State { needs, budget, spare } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +101,7 @@ impl Supply {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change of the state is complete, also if another thread panics.
+        // The state is consistent even if a thread panicked while it held the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,8 +161,8 @@ impl Supply {
         state.budget.backlog
     }
 
-    /// Sets the size of a queue's local page cache, as far as there are pages, and allows this size
-    /// for every queue. Returns the size.
+    /// Sets the size of a queue's local page cache, or the largest size for which there are pages.
+    /// The caches of all queues may then have this size. Returns the size.
     pub fn set_cache(&self, queue: usize, pages: usize) -> usize {
         let pages = pages.min(LPC_PAGES_MAX);
         let mut state = self.state();

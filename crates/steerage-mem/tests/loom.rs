@@ -199,7 +199,7 @@ fn lists_are_staged_beside_reclaim() {
     );
 }
 
-/// The page of the kept frame, whose slot is blanked, returns through the stack.
+/// The page of a kept frame, whose slot in the ring is blank, returns through the page stack.
 #[test]
 fn keep_and_return() {
     loom::model(|| {

@@ -12,8 +12,9 @@ use steerage_mem::gate::{Dead, Gate};
 struct Shared {
     gate: Gate,
     done: UnsafeCell<u64>,
-    /// loom tries another order of two threads only if one thread accesses an atomic that the other
-    /// accessed last. The read of the gate before the gate's change would hide that access.
+    /// loom tries another order of two threads only if one thread accesses an atomic whose last
+    /// access was by the other thread. Without `turns`, a thread's own read of the gate would be
+    /// the last access before it changes the gate.
     turns: AtomicU64,
 }
 
@@ -75,8 +76,8 @@ fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
     });
 }
 
-/// If a batch counted and its CPU was declared dead, or neither, two CPUs or none would handle the
-/// packets. The sign differs in each batch.
+/// A batch counts, or its CPU is declared dead. If both happened, two CPUs would handle the
+/// packets, and if neither happened, none. [`Gate::sign`] differs in each batch.
 #[test]
 fn a_batch_counts_or_its_cpu_is_dead() {
     loom::model(|| {

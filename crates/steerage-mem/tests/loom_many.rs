@@ -94,8 +94,8 @@ fn no_ring_with_frames_stays_without_its_bit() {
     });
 }
 
-/// A CPU that is about to sleep reads only one counter. Either the counter includes the frame, or
-/// the CPU is woken.
+/// A CPU that is about to sleep reads only the counter of waiting frames, and no ring. Either the
+/// counter includes the frame, or the CPU is woken.
 #[test]
 fn no_cpu_sleeps_beside_a_counted_frame() {
     loom::model(|| {

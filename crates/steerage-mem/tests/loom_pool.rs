@@ -109,7 +109,8 @@ fn a_bundle_that_came_back_is_another() {
     });
 }
 
-/// The top bundle, which `give` replaces, appears unchanged but has other pages.
+/// While one `give` replaces the top bundle, another call makes a bundle with the same first page,
+/// but with other pages below.
 #[test]
 fn a_bundle_that_is_replaced_is_not_another() {
     loom::model(|| {
@@ -181,7 +182,7 @@ fn a_page_that_changes_places_is_found() {
     });
 }
 
-/// A pool searches its stacks twice, so the pages change their stacks three times.
+/// The pages change their stacks three times, once more than a pool searches its stacks.
 #[test]
 fn a_page_that_changes_stacks_is_found() {
     loom::model(|| {

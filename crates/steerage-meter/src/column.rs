@@ -23,7 +23,7 @@ pub enum Values {
     /// UTF-8 text. The text of row `n` begins at position number `n` and ends at position number `n
     /// + 1`.
     Text(Vec<i32>, Vec<u8>),
-    /// Byte strings, with positions like those of text.
+    /// Byte strings, with positions as in `Text`.
     Bytes(Vec<i32>, Vec<u8>),
 }
 

@@ -24,12 +24,12 @@ use super::writer_state::{
     Ended, FlowOutput, Message, OutputCounts, WAITING_FOR_COLLECTOR_MAX, WriterEnd, WriterState,
 };
 
-/// The number of records in a message (at most 64 KiB): with so many, the time for passing a
-/// message is negligible.
+/// With this number of records in a message (at most 64 KiB), the time for passing the message is
+/// negligible.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
-/// The size of a writer's queue, in messages: 4096 records, or 4 ms at a million records per
-/// second.
+/// The size of a writer's queue, in messages. The queue has room for 4096 records: 4 ms at a
+/// million records per second.
 const WAITING_MAX: usize = 16;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
@@ -323,7 +323,7 @@ struct Sink {
     to: FlowsTo,
     format: FlowFormat,
     /// The incomplete files, by the start of the period of their records. Without rotation, the
-    /// start is 0.
+    /// only period starts at 0.
     open: BTreeMap<u64, FlowFile>,
     from: u64,
     names: HashSet<PathBuf>,

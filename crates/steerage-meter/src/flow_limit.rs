@@ -7,7 +7,7 @@ use steerage::limits::CPUS_MAX;
 #[derive(Debug)]
 pub(super) struct FlowLimit {
     max: usize,
-    // `Relaxed` suffices, because no other memory depends on this count.
+    // `Relaxed` suffices, because this count makes no other memory visible.
     taken: AtomicUsize,
 }
 

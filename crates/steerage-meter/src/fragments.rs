@@ -67,8 +67,8 @@ pub(super) fn alone(flow: Directed, fragment: &Fragment) -> Directed {
     Directed { key: alone.key.marked(&fragment.datagram), ..alone }
 }
 
-/// Hashes a datagram's name with random seeds, so that attackers cannot fill a chosen set of the
-/// table.
+/// Hashes a datagram's key with random seeds, so that attackers cannot choose datagrams that all
+/// fall into one set of the table.
 fn hash(name: &FlowKey, seeds: &Seeds) -> u32 {
     Key::other().key.marked(name).hash(seeds)
 }

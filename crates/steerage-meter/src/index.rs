@@ -9,11 +9,11 @@ const LINE: usize = 8;
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A hash index with open addressing, and eight entries per cache line. The topmost bits of a
-/// flow's hash select a cache line, so that doubling the index fills the new one from the first
-/// line to the last. A search compares all hashes of a line without branches, which would often be
-/// mispredicted. If a line is full, further entries of the line are in the next lines. At most half
-/// of the entries are used, so few lines are full. Removing an entry moves later entries, so there
-/// are no tombstones.
+/// flow's hash select a cache line, so that the entries of an index, in their order, fill an index
+/// of double size from the first line to the last. A search compares all hashes of a line without
+/// branches, which would often be mispredicted. If a line is full, further entries of the line are
+/// in the next lines. At most half of the entries are used, so few lines are full. Removing an
+/// entry moves later entries, so there are no tombstones.
 #[derive(Debug)]
 pub(super) struct Index {
     lines: HugeVec<Line>,
@@ -86,7 +86,7 @@ impl Index {
     }
 
     /// Returns a slot whose flow may have this hash, or [`NONE`]. If several flows have the hash,
-    /// the slot may be that of any of them, so the caller has to compare the flow.
+    /// the slot may be that of any of them, so the caller has to compare the slot's key.
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         let line = &self.lines[self.home(hash)];
@@ -101,7 +101,7 @@ impl Index {
         let mut at = self.home(hash);
         loop {
             let line = &self.lines[at];
-            // Most of these searches are for new flows, whose hash no entry has.
+            // Most searches are for new flows, whose hash is in no entry.
             if line.any_with(hash) != 0 {
                 let mut entries = line.hashes.iter().zip(line.places);
                 let found = entries.find(|(its, place)| **its == hash && *place != 0 && is_it(place - 1));

@@ -13,7 +13,7 @@ pub(super) enum Kind {
     V6,
     /// The key of frames without IP: MAC addresses and EtherType.
     Link,
-    /// The key of MPLS frames without IP: MAC addresses, and the first and the last label.
+    /// The key of MPLS frames without IP: MAC addresses, and the first and the last MPLS label.
     Mpls,
     /// The key of frames of unsupported link types, which form one flow.
     Other,
@@ -32,8 +32,8 @@ impl Kind {
 /// The mark is 0, or a hash of what steering uses in addition to the endpoints. Steering may put
 /// flows that differ only in the mark on different CPUs, so the meter keeps them separate as well.
 ///
-/// For IPv4, one word has both addresses, and the other address words are 0. Most lookups thus
-/// compare two words.
+/// For IPv4, one word has both addresses, and the other address words are 0. Comparing two IPv4
+/// keys takes two words: `rest`, and the word with both addresses.
 ///
 /// In contrast to a [`FlowKey`], a `Key` is one word shorter and is written directly into the
 /// table.
@@ -155,8 +155,8 @@ impl Key {
         Directed { key: Self { ends, rest }, turned: false }
     }
 
-    /// The key of free slots. No packet has this key: frames of unsupported link types have the
-    /// mark 0.
+    /// The key of free slots. No packet has this key, because keys of unsupported link types
+    /// (`Kind::Other`) have the mark 0.
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
     /// The key of fragments that wait for an earlier part. No packet has this key or

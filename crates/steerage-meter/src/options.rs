@@ -34,7 +34,7 @@ pub struct MeterOptions {
     pub layers: Layers,
     /// The wall time at which the receive path's clock began, for packets without a timestamp.
     pub epoch: WallTime,
-    /// True if the packet source can wait. If false, flows also time out while no packets arrive.
+    /// True if the packet source can wait. If false, flows time out even while no packets arrive.
     pub can_wait: bool,
     /// One of every `sample` flows is metered, with all of its packets. The selection is random,
     /// and the same on all CPUs.

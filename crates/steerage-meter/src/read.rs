@@ -13,20 +13,21 @@ use super::tcp::Segment;
 
 const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
 
-/// Reads a plain packet without loops. The dissector reads the few packets that are not plain.
+/// Reads a plain packet, with code that has no loops. The dissector reads the few other packets.
 ///
 /// A plain packet has an Ethernet header with at most one VLAN tag, or no link header; an IP header
 /// without options, extension headers or fragmentation; and a complete TCP or UDP header without a
 /// tunnel.
 ///
-/// Writes the fields of `seen` in place. A returned copy of `seen` would be read with wider loads,
-/// which must wait for the stores (measured: a third of the time for a packet).
+/// Writes the fields of `seen` in place. If `seen` were returned, the caller would read the copy
+/// with wider loads, which must wait for the stores: a third of the time for a packet, as measured.
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     if link == LinkType::ETHERNET { plain_ethernet(frame, layers, seen) } else { plain_raw(frame, link, layers, seen) }
 }
 
-/// Only for Ethernet with IPv4: code for rarer cases would take registers from this function.
+/// Reads only Ethernet with IPv4 here, because code for rarer cases would use registers that this
+/// function needs.
 #[inline(always)]
 pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: Option<&[u8; ethernet::BYTES + 1]> = frame.first_chunk();
@@ -104,7 +105,7 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
 }
 
 /// Returns the TCP flags (0 for UDP). Returns `None` for other protocols and for tunnels. `stated`
-/// is the packet's length by its IP header.
+/// is the packet's length according to its IP header.
 #[inline(always)]
 fn transport(
     packet: &[u8],
@@ -252,8 +253,8 @@ mod tests {
             (0..=u16::MAX).filter(plain).count()
         };
         assert_eq!(plain_ports(&udp4, Layers::Outer), 65_536);
-        // The tunnel ports are those of docs/flows.md. Three of the tunnel ports also count as
-        // source ports.
+        // The tunnel ports are those of docs/flows.md. Three of the tunnel ports also indicate a
+        // tunnel as source ports.
         assert_eq!(plain_ports(&udp4, Layers::Inner), 65_536 - 13);
         assert_eq!(plain_ports(&from, Layers::Inner), 65_536 - 3);
         for frame in (0..=u16::MAX).flat_map(|port| [udp4(port), from(port)]) {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::record::FlowRecord;
 
-/// Marks [`RecordLedger::written`] as closed. The count of written records in the other bits never
-/// gets this large.
+/// The highest bit of [`RecordLedger::written`], which is set when the ledger is closed. The other
+/// 63 bits are the number of written records.
 const CLOSED: u64 = 1 << 63;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,9 +51,9 @@ impl Volume {
     }
 }
 
-/// Additions to the counters are `Release`, and loads are `Acquire`. A meter publishes the number
-/// of its ended records before it passes them on, so a thread that loads the outputs' counts first
-/// never sees a record in them that the meters' counts lack.
+/// Additions to the counters are `Release`, and loads are `Acquire`. A meter counts its ended
+/// records before it passes the records on. If a thread loads the outputs' counts before the
+/// meters' counts, the outputs never seem to have more records than the meters.
 #[derive(Debug, Default)]
 pub(super) struct RecordLedger {
     taken: AtomicU64,
@@ -90,7 +90,8 @@ impl RecordLedger {
     }
 }
 
-/// Records that an output has received and not written. When dropped, they count as lost.
+/// Records that an output has received and not written. If an `Unwritten` is dropped, its records
+/// count as lost.
 #[derive(Debug)]
 #[must_use = "records count as lost if this is dropped"]
 pub(super) struct Unwritten {
@@ -107,7 +108,7 @@ impl Unwritten {
         self.volume.add(std::mem::take(&mut more.volume));
     }
 
-    /// If the ledger is closed, these records stay counted as lost even when they are written.
+    /// If the ledger is closed, the records of `part` stay counted as lost.
     pub(super) fn written(&mut self, part: Volume) {
         let part = self.volume.remove(part);
         let add = |written: u64| (written & CLOSED == 0).then(|| written + part.records);

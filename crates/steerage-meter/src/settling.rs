@@ -1,8 +1,8 @@
 //! Decides when flows may time out while buckets move between CPUs.
 //!
-//! A capture file is read faster than it was recorded, and a CPU's clock follows its packets. While
-//! a bucket moves, its packets wait, and their flows must not time out because of later packets of
-//! other buckets.
+//! A capture file is read faster than it was recorded, so a CPU's packet clock, which follows its
+//! packets, runs fast. While a bucket moves, its packets wait, and their flows must not time out
+//! because of later packets of other buckets.
 
 /// A number of packets that is larger than the queue of a CPU usually is (by default, 1,000
 /// packets, `netdev_max_backlog`).

@@ -167,8 +167,8 @@ impl Table {
         Some(None)
     }
 
-    /// Returns the first flow in the timing wheel without a packet since its last check. After
-    /// [`EVICTION_LOOKS`] flows with packets, returns the next flow.
+    /// Returns the first flow in the timing wheel without a packet since its last check. If
+    /// [`EVICTION_LOOKS`] flows had packets, returns the next flow.
     fn longest_idle(&mut self) -> Option<u32> {
         for _ in 0..EVICTION_LOOKS {
             let place = self.wheel.next()?;

@@ -9,8 +9,8 @@ use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
 
 use super::code::{Coder, MalformedEdges};
 
-/// If the round-trip time is unknown, a late segment is out of order within this time (ns), and a
-/// retransmission afterwards, as in Wireshark.
+/// If the round-trip time is unknown, a segment that is late by at most this time (ns) counts as
+/// out of order, and a later one as a retransmission, as in Wireshark.
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
 /// Stored times, in nanoseconds, wrap around after 18 minutes, so differences between stored times
@@ -37,14 +37,14 @@ pub(super) struct TcpState {
     /// The sequence number after the highest sent one, or 0 until the sender's first segment.
     next: [u32; 2],
     /// The initial sequence number of each side, from its SYN or its first segment. Any number is
-    /// valid: `INITIALS` and `next` show whether it is known.
+    /// valid: `INITIALS` and `next` show whether the initial number is known.
     initial: [u32; 2],
     acknowledged: [u32; 2],
     retransmitted: [u32; 2],
     out_of_order: [u32; 2],
     highest_at_low: [u32; 2],
-    /// One more than the microseconds from the SYN to the first acknowledgement (which completes
-    /// the handshake if `COMPLETE` is set), or 0 if unknown.
+    /// The microseconds from the SYN to the first acknowledgement (which completes the handshake if
+    /// `COMPLETE` is set), plus 1. The value is 0 if the time is unknown.
     reply: u32,
     zero_windows: [u16; 2],
     window: [u16; 2],
@@ -57,7 +57,8 @@ const _: () = assert!(size_of::<TcpState>() == 64, "a cache line");
 mod bit {
     /// The number of duplicate acknowledgements in a row: 0, 1, or 2 for two or more.
     pub(super) const DUPLICATES: u8 = 3;
-    /// This side has sent only SYNs without ACK. (`ANSWERED`: the other side has replied.)
+    /// This side has sent only SYNs without ACK. If `ANSWERED` is set too, the other side has
+    /// replied.
     pub(super) const OPENS: u8 = 4;
     pub(super) const ANSWERED: u8 = 8;
     /// This side was the first to send FIN or RST.
@@ -65,9 +66,9 @@ mod bit {
     /// The last segment of this side was a keep-alive, or a zero-window probe.
     pub(super) const KEEPS_ALIVE: u8 = 32;
     pub(super) const PROBES: u8 = 64;
-    /// Only for the first endpoint: the handshake was complete.
+    /// In the bits of the first endpoint: the connection's handshake was complete.
     pub(super) const COMPLETE: u8 = 128;
-    /// Only for the second endpoint: the initial sequence numbers of both sides are known.
+    /// In the bits of the second endpoint: the initial sequence numbers of both sides are known.
     pub(super) const INITIALS: u8 = 128;
 }
 
@@ -159,8 +160,8 @@ impl TcpState {
     }
 
     /// The first acknowledgement after an answered SYN completes the handshake. As in Wireshark,
-    /// the first acknowledgement after any SYN sets the limit between out-of-order segments and
-    /// retransmissions.
+    /// the first acknowledgement after any SYN sets the time within which a late segment counts as
+    /// out of order, and not as a retransmission.
     fn note_acknowledgement(&mut self, side: usize, flags: u16, time: u64, last: u64) {
         let completes = self.bits[side] & bit::ANSWERED != 0 && flags & RST == 0;
         let sets_limit = self.reply == 0;
@@ -238,8 +239,8 @@ impl TcpState {
             both.out_of_order[side] = both.out_of_order[side].saturating_add(counted.out_of_order[side]);
             both.zero_windows[side] = both.zero_windows[side].saturating_add(counted.zero_windows[side]);
         }
-        // Only one of the two TCP states has the connection's handshake, and only one has the
-        // connection's close.
+        // The connection's handshake is in only one of the two merged TCP states, and so is its
+        // close.
         if both.bits[0] & bit::COMPLETE == 0 && counted.bits[0] & bit::COMPLETE != 0 {
             (both.reply, both.bits[0]) = (counted.reply, both.bits[0] | bit::COMPLETE);
         }
@@ -249,7 +250,8 @@ impl TcpState {
         *self = both;
     }
 
-    /// A TCP state with segments keeps its handshake and its initial numbers.
+    /// Adds the TCP state of later segments. If the earlier segments show the handshake or initial
+    /// sequence numbers, these are kept.
     pub(super) fn join(&mut self, later: &Self) {
         if *later == Self::default() {
             return; // There are no segments.
@@ -472,7 +474,7 @@ mod tests {
         assert_eq!(time(&early), None);
         assert_eq!(time(&[back[0], HANDSHAKE[2]]), None);
         assert_eq!(time(&[back[0], (10_000, 1, RST | ACK, 0, 101, 0)]), None);
-        // The time of 18 minutes in nanoseconds does not fit into 40 bits.
+        // 2^40 nanoseconds (18 minutes) do not fit into the 40 bits of a stored time.
         let late = [back[0], back[1], ((1 << 40) / 1000 + 5, 0, ACK, 101, 501, 0)];
         assert_eq!(time(&late), None);
     }

@@ -15,10 +15,10 @@ pub const LATE_MAX: Duration = Duration::from_secs(1);
 /// All timeouts are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
-    /// The active timeout since the first packet of a record, or 0 (so that quick checks fail) if
-    /// `clock` is set.
+    /// The active timeout since the first packet of a record. If `clock` is set, 0: quick checks
+    /// then fail, and [`cuts`](Self::cuts) decides.
     pub(super) active: u64,
-    /// The interval at whose multiples since 1970 records are cut, or 0 if `active` is set.
+    /// Records are cut at the multiples of this interval since 1970. 0 if `active` is set.
     pub(super) clock: u64,
     pub(super) inactive: u64,
     pub(super) closed: u64,
@@ -67,9 +67,9 @@ impl FirstTime {
 
 /// The packet clock, in nanoseconds since 1970.
 ///
-/// A packet without a timestamp has the previous packet's time. If no packet has a timestamp, the
-/// packet clock is the packet path's clock. Between packets, the packet clock advances with the
-/// packet path's clock.
+/// A packet without a timestamp has the previous packet's time. If no packet has a timestamp, all
+/// times are those of the packet path's own clock. Between packets, the packet clock advances like
+/// the packet path's own clock.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// The wall-clock time at which the packet path's clock was 0.

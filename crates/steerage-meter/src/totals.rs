@@ -127,8 +127,8 @@ pub struct MeterReport {
 }
 
 impl MeterReport {
-    /// Returns the edges of a part of a recording, and the records of flows that no other part can
-    /// continue. Returns `None` unless the meter was created [for a
+    /// Returns the edges of a part of a recording (flows that other parts may continue), and the
+    /// records of all other flows. Returns `None` unless the meter was created [for a
     /// part](super::Metering::of_part).
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
         let Self { part, open, names, now, timeouts, .. } = self;

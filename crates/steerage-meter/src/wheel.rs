@@ -26,8 +26,8 @@ impl Wheel {
         (place % PLACES) as usize
     }
 
-    /// Schedules a check after `end`. If `end` is further away than one turn of the wheel, the
-    /// check is before `end`.
+    /// Schedules a check of the flow after `end`, or before `end` if that is further away than one
+    /// turn of the wheel.
     pub(super) fn put(&mut self, flow: u32, end: u64) {
         let place = (end / self.span + 1).clamp(self.cursor, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);

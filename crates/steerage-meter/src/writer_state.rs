@@ -1,8 +1,8 @@
 //! The state of an output of flow records, for the meters, the writer thread and the end of a run.
 //!
-//! The reader of an output may pause for any time, as a pager does. In such a pause, a packet
-//! source that can wait is paused too, and the end of a run waits. After the user's request to
-//! stop, a reader that takes no records for a second ([`LOOKS`] checks, [`LOOK`] apart) is
+//! The reader of an output may pause for any time, as a pager does. While the reader pauses, a
+//! packet source that can wait is paused too, and the end of a run waits. After the user's request
+//! to stop, a reader that takes no records for a second ([`LOOKS`] checks, [`LOOK`] apart) is
 //! abandoned: the run ends without the writer thread, which is stuck in a write.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -20,12 +20,12 @@ use super::record_ledger::{RecordLedger, Unwritten};
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// All checks of a reader together take half of the time for which a stop waits for packets in
-/// flight, so that a CPU's thread that waits for the writer still ends in time.
+/// All checks of a reader together take half of [`DRAIN_MAX`], the time for which a stop waits for
+/// packets in flight. A CPU's thread that waits for the writer thus ends in time.
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
-/// The size of the queue to an IPFIX collector, in messages: 65,536 records, at most 16 MiB. A
-/// collector that restarts is unavailable for about a second.
+/// The size of the queue to an IPFIX collector, in messages. The queue has room for 65,536 records,
+/// at most 16 MiB. A collector that restarts is unavailable for about a second.
 pub(super) const WAITING_FOR_COLLECTOR_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl WriterState {
         Ok(message)
     }
 
-    /// After the end, meters cannot send messages, and `FlowWriter::finish` gets the result.
+    /// Ends the output: meters can send no more messages, and `FlowWriter::finish` gets the result.
     pub(super) fn end(&self, ended: WriterEnd) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = self.ended.send(ended);
@@ -241,13 +241,15 @@ impl FlowOutput {
         self.0.counts()
     }
 
-    /// Requests the writer to stop. A reader that then takes no records for a second is abandoned.
+    /// Requests the writer to stop. After this request, a reader that takes no records for a second
+    /// is abandoned.
     pub fn hurry(&self) {
         if self.0.hurried.swap(true, Ordering::Relaxed) {
             return;
         }
         let shared = Arc::clone(&self.0);
-        // If this thread cannot be started, the request has no effect.
+        // If the thread that watches the reader cannot be started, the request to stop has no
+        // effect.
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(move || shared.watch());
     }
 }

@@ -74,12 +74,12 @@ pub enum Event<'a> {
     Overdue {
         /// The CPU that detected the delay.
         by: CpuIndex,
-        /// The old CPUs that have not passed the fences of the queues that are polled by the CPU
-        /// `by`.
+        /// The old CPUs that have not passed all fences (recorded ring positions) of the queues
+        /// that the CPU `by` polls.
         open: &'a [CpuIndex],
     },
-    /// A CPU that was declared dead is alive again. The queues of this CPU already follow the
-    /// current map.
+    /// A CPU that was declared dead is alive again. The queues of this CPU use the current bucket
+    /// map already.
     Revived(CpuIndex),
 
     /// A new CPU polls the queue. The CPU that polled the queue before no longer accesses it.
@@ -90,7 +90,7 @@ pub enum Event<'a> {
         cpu: CpuIndex,
     },
 
-    /// The CPU was declared dead in its handler. Its current batch does not count as handled.
+    /// The CPU was declared dead in its handler. The CPU's current batch does not count as handled.
     Died(CpuIndex),
 }
 
@@ -101,8 +101,9 @@ pub enum Ask {
     /// Declare this CPU dead ([`Event::Died`]) if it has made no progress for longer than the time
     /// limit, unless it holds frames of a queue that can wait, such as a file.
     Declare(CpuIndex),
-    /// Revoke the frames that this dead CPU's queue has sent to dead CPUs. If the living old CPUs
-    /// have finished all frames of this queue, the next event is [`Event::FencesPassed`].
+    /// Revoke (discard without handling) the frames that this queue of a dead CPU has sent to dead
+    /// CPUs. If all old CPUs that are alive have finished the frames of this queue, the next event
+    /// is [`Event::FencesPassed`].
     ReadFences {
         /// The queue.
         queue: usize,
@@ -114,7 +115,7 @@ pub enum Ask {
 pub struct Actions {
     /// True if packet CPUs should read the state of the state machine again.
     pub changed: bool,
-    /// The CPUs that must be woken to read that state, each once.
+    /// The CPUs that must be woken to read the changed state, each once.
     pub wake: Vec<CpuIndex>,
     /// Actions that must be done in this order, while the state machine is locked.
     pub asks: Vec<Ask>,

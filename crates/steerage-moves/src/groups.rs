@@ -89,7 +89,7 @@ impl Moves {
         (0..self.groups.len()).find(|at| self.groups[*at].mask == mask && in_it(*at)).map(|at| at as u16)
     }
 
-    /// Creates a group. The group gets the number of a group without queues, if there is one.
+    /// Creates a group. The new group reuses the number of a group without queues, if there is one.
     pub(crate) fn begin_group(&mut self, mask: Vec<CpuIndex>, plan: Plan, map: Vec<CpuIndex>) -> u16 {
         self.groups_begun += 1;
         let version = GroupVersion { begun: self.groups_begun, changed: 0 };

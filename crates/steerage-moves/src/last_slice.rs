@@ -13,10 +13,11 @@ use crate::Moves;
 pub struct LastSlice(AtomicU64);
 
 impl LastSlice {
-    /// Writes the number of the last slice, and whether it is moving. The caller holds the lock.
+    /// Writes the last slice's number, and whether its move goes on. The caller holds the lock.
     pub fn publish(&self, moves: &Moves) {
         let ended = 2 * moves.slice.epoch;
-        // Release: a thread that sees a later packet also sees that the move began or ended.
+        // Release: a thread that sees a packet from after the move's beginning or end also sees the
+        // new number.
         self.0.store(ended - u64::from(moves.slice().is_some()), Ordering::Release);
     }
 

@@ -17,8 +17,9 @@
 //!
 //! The queues of a move are those of the buckets' group. To park the buckets, a queue writes their
 //! frames to its parking lot. For each old CPU of the buckets, the queue records the tail of its
-//! ring to that CPU as a *fence*. A fence is passed when the finished index of the ring has passed
-//! this tail. After the release phase, new frames of the buckets go directly to the new CPU.
+//! ring to that CPU as a *fence*. A fence is passed when the old CPU has finished all frames before
+//! the recorded tail. After the release phase, new frames of the buckets go directly to the new
+//! CPU.
 //!
 //! The park phase ends only when *every* queue of the group has parked the buckets *and* all frames
 //! that these queues sent before are finished. Therefore no bucket is on two CPUs at the same time,
@@ -31,25 +32,26 @@
 //!
 //! Details of the protocol:
 //!
-//! * **A sleeping CPU that polls queues is woken; its fences do not count as passed while it
-//!   sleeps.** Otherwise, another CPU would have to act for the sleeping CPU, which would need
-//!   another state of the protocol.
+//! * **A sleeping CPU that polls queues is woken; while it sleeps, the fences of its queues do not
+//!   count as passed.** If another CPU acted for the sleeping CPU, the protocol would need another
+//!   state.
 //! * **Flow state moves in separate phases** (leave, arrive), so that the new CPU has the flow
 //!   state before the first packet, and need not check for new state before each batch.
 //! * **A CPU can be declared dead only inside its handler.** Outside of its handler, a CPU may be
-//!   sending frames by a bucket map that is about to change, which reordered frames in the
-//!   simulator. A program that stops calling `step` delays a move; meanwhile new packets of moving
+//!   sending frames by a bucket map that changes meanwhile. In the simulator, such frames were
+//!   reordered. A program that stops calling `step` delays a move; meanwhile new packets of moving
 //!   buckets are dropped.
-//! * **Frames from a dead CPU's queues to another dead CPU are revoked for both CPUs.** No other
-//!   CPU may touch either end of the rings between these two CPUs.
+//! * **Frames from a dead CPU's queues to another dead CPU are revoked (discarded) on behalf of
+//!   both CPUs.** No other CPU may touch either end of the rings between these two CPUs.
 //! * **A queue that changes its group parks all of its buckets at once.** Handlers identify a
-//!   bucket by its group and its number, and the group must change at one point in the queue's
-//!   sequence of packets. If all queues of a group move, the state of the group's flows moves too.
-//!   If other queues stay in the old group, the flows of the queue that changes its group start
-//!   without state in the new group.
-//! * **Moves of queues that can wait have no time limit**, so no frame is revoked.
+//!   bucket by its group and its number, so one point in the queue's sequence of packets must
+//!   separate the old group from the new group. If all queues of a group move, the state of the
+//!   group's flows moves too. If other queues stay in the old group, the flows of the queue that
+//!   changes its group start without state in the new group.
+//! * **Moves of queues that can wait have no time limit**, so no frame is discarded (revoked).
 //! * **A group whose queues have all ended is not used again**, because flow state may be left on
-//!   its old CPUs. A queue that later gets the same mask gets a group with another number.
+//!   its old CPUs. A queue that later gets the mask of an ended group gets a group with a new
+//!   number.
 //! * **An ended queue without frames in flight takes no part in the park phase**, or else such a
 //!   queue could never be closed while masks keep changing. The search for buckets that must move
 //!   continues after the previous slice, so every bucket is moved eventually.
@@ -150,7 +152,7 @@ pub struct Moves {
     moved: Vec<u64>,
     dead: Vec<bool>,
     /// For each CPU, true if it is offline or not available to the process. The thread of an absent
-    /// CPU runs without a CPU of its own.
+    /// CPU runs on other CPUs.
     absent: Vec<bool>,
     scratch: Scratch,
 }
@@ -251,7 +253,7 @@ impl Moves {
         self.slice().is_some_and(|slice| slice.includes(queue))
     }
 
-    /// Returns true if buckets of the queue are moving or must move. The CPU that polls such a
+    /// Returns true if buckets of the queue are moving or must move. If so, the CPU that polls the
     /// queue checks how long the current slice takes.
     pub fn awaits_move(&self, queue: usize) -> bool {
         let state = &self.queues[queue];

@@ -1,6 +1,7 @@
 use crate::CpuIndex;
 
-/// The index of a bucket's range of `cpus` equal ranges, as in Linux (`hash * cpus >> 32`).
+/// Divides the buckets into `cpus` equal ranges, and returns the index of the range of `bucket`, as
+/// in Linux (`hash * cpus >> 32`).
 #[must_use]
 pub const fn even_share(bucket: usize, cpus: usize, buckets: usize) -> usize {
     bucket * cpus / buckets
@@ -62,8 +63,8 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
     for (nth, cpu) in by_held.iter().enumerate() {
         share[usize::from(*cpu)] = map.len() / cpus.len() + usize::from(nth < map.len() % cpus.len());
     }
-    // A CPU that has its full share never loses a bucket here, so the search for a CPU with too few
-    // buckets never goes back.
+    // A CPU that has its full share never loses a bucket in this loop, so `next`, the search for a
+    // CPU with too few buckets, only moves forward.
     let mut next = 0;
     for cpu in map.iter_mut() {
         let from = usize::from(*cpu);

@@ -109,8 +109,8 @@ impl Moves {
         queue.open && !self.is_dead(queue.owner)
     }
 
-    /// Parks all buckets of the queue, because the number of the group changes at one point in the
-    /// queue's sequence of frames.
+    /// Begins to park all buckets of a queue that joins another group, because the group must
+    /// change at one point in the queue's sequence of frames.
     fn next_joining(&mut self) -> bool {
         let joining =
             |(at, queue): (usize, &crate::Queue)| Some((at, queue.joining.filter(|_| self.is_served(queue))?));
@@ -144,8 +144,8 @@ impl Moves {
         let Self { slice, queues, groups, next_bucket, buckets, slice_buckets, .. } = self;
         let (map, want) = (&groups[at].map, &groups[at].want);
         slice.moves.clear();
-        // The search for buckets continues after the last slice, so that every bucket moves
-        // eventually.
+        // The search for buckets continues after those of the previous slice, so that every bucket
+        // moves eventually.
         let by_turns = (*next_bucket..*buckets).chain(0..*next_bucket);
         let differ = by_turns.filter(|bucket| map[*bucket] != want[*bucket]).take(*slice_buckets);
         slice.moves.extend(differ.map(|bucket| BucketMove {
@@ -186,7 +186,8 @@ impl Moves {
 
     fn next_phase(&mut self, actions: &mut Actions) {
         match self.slice.phase {
-            // All queues ended before they parked frames, so flow state stays where it is.
+            // All queues of the slice ended in the park phase, so the move ends, and no flow state
+            // moves.
             MovePhase::Park if self.slice.queues.iter().all(|queue| !self.queues[*queue].open) => {
                 self.is_moving = false;
                 return;
@@ -230,7 +231,8 @@ impl Moves {
             counts.count(cause, moves);
             moved[bucket] += moves;
             slice.queues.iter().for_each(|queue| queues[*queue].map[bucket] = m.to);
-            // No change if a queue joins the group: the queue takes the group's map unchanged.
+            // If a queue joins the group, this store changes nothing, because `m.to` comes from the
+            // group's map.
             groups[after].map[bucket] = m.to;
         }
         for queue in &slice.queues {
@@ -278,8 +280,9 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// Requests the fences of dead CPUs' queues. A dead CPU sends no frames, so the fences of its
-    /// queues count as passed when each living old CPU has finished all frames of these queues.
+    /// Requests [`Ask::ReadFences`] for queues of dead CPUs. A dead CPU sends no frames, so the
+    /// fences of its queues have been passed when all old CPUs that are alive have finished the
+    /// frames of these queues.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;

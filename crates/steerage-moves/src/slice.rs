@@ -40,14 +40,15 @@ pub struct Slice {
     pub group_before: u16,
     /// The number of the group after the move.
     pub group_after: u16,
-    /// True if the move of this slice took too long, so that queues stop parking frames.
+    /// True if the move of this slice took too long, so that queues drop new frames of its buckets
+    /// instead of parking the frames.
     pub revoked: bool,
     /// The CPUs from which buckets move away, each once.
     pub old_cpus: Vec<CpuIndex>,
     pub(crate) queues: Vec<usize>,
     pub(crate) with_state: bool,
-    /// The queues (in the phases park and release) or CPUs (leave and arrive) that have not yet
-    /// done their part.
+    /// The queues (in the phases `Park` and `Release`) or CPUs (in `Leave` and `Arrive`) that have
+    /// not yet finished the phase.
     pub(crate) waiting: Vec<usize>,
 }
 

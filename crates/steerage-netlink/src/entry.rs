@@ -236,8 +236,8 @@ impl Address {
         let mut address = None;
         for attribute in &message.attributes {
             match attribute {
-                // With both attributes, `Local` is this machine's address, and `Address` the
-                // peer's.
+                // If a message has both attributes, `Local` is this machine's address, and
+                // `Address` is the peer's.
                 AddressAttribute::Local(local) => address = Some(*local),
                 AddressAttribute::Address(other) => address = address.or(Some(*other)),
                 _ => {}

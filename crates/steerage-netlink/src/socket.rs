@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, b
 use crate::attributes;
 
 /// The maximum number of requests for a dump (a listing of a whole table). A dump is repeated if
-/// the table changes meanwhile. If the table changes even during the last dump, the caller must
+/// the table changes meanwhile. If the table changes during each of these dumps, the caller must
 /// rely on the reported changes.
 const DUMPS_MAX: usize = 3;
 
@@ -47,8 +47,8 @@ pub(crate) struct Message<'a> {
 pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
 
 /// A socket that never waits for a reply. The kernel handles a request during the system call that
-/// sends the request. That call may wait for the kernel's lock on all links. The kernel creates the
-/// next part of a dump when the program receives the previous part.
+/// sends the request. The system call may wait for the kernel's lock on all links. The kernel
+/// creates the next part of a dump when the program receives the previous part.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: OwnedFd,
@@ -265,7 +265,7 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
             assert!(error.to_string().ends_with(": no such queue"), "{error}");
         }
-        // Error messages without a text, or with a truncated copy of the request.
+        // Some error messages have no text, or a truncated copy of the request.
         for parts in [&[&request[..]][..], &[&request[..6]], &[&[255; 16]], &[]] {
             assert_eq!(error(NLMSG_ERROR, 0, parts).raw_os_error(), Some(libc::EPERM));
         }

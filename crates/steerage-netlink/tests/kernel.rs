@@ -232,7 +232,7 @@ fn drivers_report_their_support_of_xdp() {
             return steerage_fixtures::skip("this kernel does not report the support of XDP");
         };
         assert!(support.driver && !support.zero_copy, "{support:?}");
-        // A veth has all kinds of packet metadata or none.
+        // A veth offers either all kinds of packet metadata or none.
         assert!(support.hash == support.time && support.time == support.vlan_tag, "{support:?}");
         assert!(netdev::xdp_support(1 << 20).is_err());
         let index = if_nametoindex("near0").unwrap();

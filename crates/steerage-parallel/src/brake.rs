@@ -1,8 +1,8 @@
 //! Alternates long periods of reading a file with long pauses, so that the jobs can keep up.
 //!
 //! Without long pauses, the CPU that reads the packets would wake up every millisecond to check
-//! whether the fullest buffer has room. Most of these checks would find no room, because the jobs
-//! are slower than the reading CPU.
+//! whether the fullest buffer has room. In most cases, the buffer would have no room, because the
+//! jobs are slower than the reading CPU.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub(super) struct Brake {
     /// and ends when it contains fewer than `low` bytes.
     high: usize,
     low: usize,
-    /// A pause ends if any job's buffer contains fewer than `hungry` bytes, unless the fullest
-    /// buffer contains `high` bytes.
+    /// A pause in reading ends if any job's buffer contains fewer than `hungry` bytes, unless the
+    /// fullest buffer contains at least `high` bytes.
     hungry: usize,
     is_on: AtomicBool,
     pause_micros: AtomicU64,
@@ -76,7 +76,8 @@ mod tests {
         assert!(pauses([600, 300]) && pauses([450, 200]));
         assert!(!pauses([399, 150]) && !pauses([599, 150]));
         assert!(pauses([600, 300]) && !pauses([500, 99]));
-        // While the buffer of one job is full, more packets cannot help a job with an empty buffer.
+        // While the buffer of one job is full, reading pauses even if another job's buffer is
+        // empty.
         assert!(pauses([600, 0]));
         assert_eq!(Brake::new(1600).pause(std::iter::empty()), None);
     }

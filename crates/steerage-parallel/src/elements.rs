@@ -18,8 +18,8 @@ pub(super) struct Elements {
 
 impl Elements {
     /// Appends all complete elements to `out`, each after [`BEFORE`]. Returns true if the output
-    /// ends within an element that is too long for memory. The next output must then come from the
-    /// same job.
+    /// ends within an element that is too long for memory. After an incomplete element, the
+    /// next output must come from the same job.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         for byte in written {
             self.byte(*byte, out);

@@ -1,8 +1,8 @@
 //! A process that waits until its gate (a pipe) is opened, and then executes a job's program.
 //!
 //! A job that reads its packets from a file must not start before the file is complete, but a
-//! sandbox then no longer allows this program to start other programs. Therefore the waiting
-//! process is started before this program enters the sandbox.
+//! sandbox then no longer allows this program to start other programs. The process that waits at
+//! the gate is already started before this program enters the sandbox.
 
 use std::ffi::OsString;
 use std::io::{self, Read};

@@ -52,7 +52,8 @@ impl Headers {
         Some((job, std::mem::take(&mut header.bytes)))
     }
 
-    /// Returns a note if the output of all jobs begins with the same line of column names.
+    /// Returns a hint to use `--header` if the output of all jobs begins with the same line of
+    /// column names.
     pub(super) fn note(&self) -> Option<String> {
         let mut firsts = self.of_jobs.iter().map(|header| &header.first[..]).filter(|first| !first.is_empty());
         let first = firsts.next().filter(|first| first.ends_with(b"\n") && names_columns(first))?;

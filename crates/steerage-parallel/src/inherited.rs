@@ -1,7 +1,7 @@
 //! A file descriptor that a job inherits, with its path (`/proc/self/fd/N`) in the job's command.
 //!
-//! A pipe or file with packets therefore needs no name in a directory. No other user can open such
-//! a pipe or file, and the kernel removes it when no process has it open any more.
+//! With this path, a pipe or file with packets needs no name in a directory. No other user can open
+//! such a pipe or file, and the kernel removes it when no process has it open any more.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -32,8 +32,9 @@ impl Inherited {
         Ok(Self(fcntl_dupfd_cloexec(fd, NUMBER_MIN)?))
     }
 
-    /// Returns a path that the job, and programs that the job starts, can open. If the path were
-    /// `/dev/fd/N`, a program might read from the descriptor itself, which can be read only once.
+    /// Returns a path that the job, and programs that the job starts, can open. With the path
+    /// `/dev/fd/N`, a program might read from descriptor N without opening the path, and a
+    /// descriptor can be read only once.
     pub(super) fn path(&self) -> OsString {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }

@@ -23,8 +23,8 @@ pub(super) struct Asked {
 
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The streams to the jobs. The packet CPU uses this list, because it must not wait for the
-    /// lock of the list of jobs.
+    /// The streams to the jobs. The packet CPU uses `streams`, because it must not wait for the
+    /// lock of `Jobs::jobs`.
     pub(super) streams: Vec<Stream>,
     /// The link types of the packets so far, and whether the jobs' capture format supports only one
     /// link type.
@@ -39,7 +39,7 @@ pub(super) struct Jobs {
     jobs: Mutex<Vec<Job>>,
     input: OnceLock<Input>,
     asked: Mutex<Asked>,
-    /// True if the run must not read any more packets. Inputs that can wait check this flag.
+    /// True if the run must not read any more packets. Inputs that can wait check `end_now`.
     pub(super) end_now: Arc<AtomicBool>,
     pub(super) is_complete: AtomicBool,
     pub(super) timeout: Option<Duration>,

@@ -1,5 +1,5 @@
 /// The beginning of an action line in Elasticsearch's format (tshark -T ek). An action line must
-/// stay directly before the line of its document.
+/// stay directly before the line of the document that it describes.
 pub(super) const ACTION: &[u8] = b"{\"index\":";
 
 /// A line with more bytes than this is written in pieces, without output of other jobs between the
@@ -36,8 +36,9 @@ impl Lines {
         self.within
     }
 
-    /// Returns the position after the last line that can be written. `newline` is the position of
-    /// the last newline. An action line is written only when the next line is complete.
+    /// Returns the position after the last complete line that may be written. `newline` is the
+    /// position of the last newline. An action line, which precedes a document, is written only
+    /// when the document's line is complete.
     fn whole(&self, newline: usize) -> usize {
         let start = self.rest[..newline].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if self.rest[start..].starts_with(ACTION) && !self.within { start } else { newline + 1 }

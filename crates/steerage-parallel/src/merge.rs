@@ -59,7 +59,6 @@ pub(super) struct Heard {
 
 struct Open {
     source: Source,
-    /// The incomplete line and the tag for lines of the job's standard error.
     lines: Lines,
     tag: Tag,
 }
@@ -173,8 +172,8 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Returns false if the output must wait while a long line of the job `holder` is written in
-/// pieces.
+/// Returns false if the output `open` must wait while a long line of another job (`holder`) is
+/// written in pieces.
 fn may_read(open: &Open, holder: Option<usize>) -> bool {
     open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job)
 }

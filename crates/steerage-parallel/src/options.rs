@@ -51,8 +51,9 @@ impl Options {
     }
 }
 
-/// Returns the command for a process that calls a [function that waits](crate::start_when_ready),
-/// and then executes `program`. This crate appends the arguments of `program`.
+/// Returns the command for a process that calls [`start_when_ready`](crate::start_when_ready),
+/// which waits until the packets are complete and then executes `program`. This crate appends the
+/// arguments of `program`.
 ///
 /// A process in a sandbox cannot start programs while packets flow, so it starts the waiting
 /// processes before it enters the sandbox.
@@ -82,7 +83,7 @@ pub enum Collect {
         /// True if each line of the merged output begins with the number of the job and a tab.
         tag: bool,
         /// The number of header lines at the start of each job's output, which the merged output
-        /// has only once. `None` means 1 for tshark with `-E header=y`, and otherwise 0.
+        /// has only once. `None` means one line for tshark with `-E header=y`, and otherwise none.
         header: Option<usize>,
     },
     /// The jobs write directly to standard output, so the lines of different jobs may be mixed.

@@ -88,7 +88,7 @@ pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
 ///    reads a file and has no [waiting process](Options::waiting_process).
 /// 5. [`Attended::finish`] creates the summary.
 ///
-/// The source code of [`run()`] shows these steps.
+/// The source code of [`run()`] shows steps 1 to 5.
 #[derive(Debug)]
 pub struct Parallel {
     options: Options,
@@ -131,13 +131,13 @@ impl Parallel {
     }
 
     /// Returns the packet function of the instance, which must have exactly one CPU, use [hashes at
-    /// arrival](Builder::always_hash), and have the same `hasher` and `layers`.
+    /// arrival](Builder::always_hash), and have this `hasher` and these `layers`.
     pub fn split(&self, hasher: FlowHasher, layers: Layers) -> SplitOptions {
         SplitOptions::new(self.options.jobs, self.options.together, hasher, layers)
     }
 
     /// Returns the destination of the packets that `split` distributes. A [`Drain`] (a wrapper that
-    /// reads inputs to their end) needs this destination if its inputs can wait.
+    /// reads inputs to their end) needs the returned destination if its inputs can wait.
     pub fn downstream(&self, split: &SplitOptions) -> Box<dyn Downstream> {
         let brake = Brake::new(buffer(self.options.jobs));
         Box::new(ToJobs { jobs: Arc::clone(&self.jobs), handed_on: split.handed_on(), brake })
@@ -207,10 +207,10 @@ impl Parallel {
     ///
     /// # Errors
     /// Returns the error that `run` returned, or [`Error::Start`] if a job's program cannot be
-    /// started. All jobs have ended by then.
+    /// started. All jobs have ended when `attend` returns.
     ///
     /// # Panics
-    /// Panics if `run` panics. All jobs have ended by then.
+    /// Panics if `run` panics, after all jobs have ended.
     pub fn attend<R, E>(self, stop: &(dyn Fn() + Sync), run: impl FnOnce() -> Result<R, E>) -> Result<(R, Attended), E>
     where
         E: std::convert::From<Error>,
@@ -249,8 +249,8 @@ fn template(options: &Options) -> Result<Template, Error> {
 }
 
 /// Creates the files for output before the run enters a sandbox, which allows no new files. With
-/// `Order::Any`, a run can continue without these files, because output does not always have to
-/// wait.
+/// `Order::Any`, a run can continue without these files for output, because a job's output does not
+/// always have to wait for that of another job.
 fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     let Collect::Merged { order, .. } = options.collect else { return Ok(Vec::new()) };
     if options.jobs == 1 {
@@ -318,8 +318,8 @@ impl Stopper {
     /// Ends the input of the run. If `hurry` is true, jobs that continue to run for too long after
     /// the end of their input are killed.
     ///
-    /// Returns true if the caller must also stop the instance itself. If the input can wait (as a
-    /// file can), the instance ends on its own after the jobs have read all of their packets.
+    /// Returns true if the caller must also stop the instance. If the input can wait (as a file
+    /// can), the instance ends on its own after the jobs have read all of their packets.
     pub fn stop(&self, hurry: bool) -> bool {
         self.0.stop(hurry);
         !self.0.input_can_wait()
@@ -345,8 +345,8 @@ pub struct Finished {
     pub summary: Summary,
     /// An error if the output could not be merged, except if no process reads standard output.
     pub merged: Result<(), Error>,
-    /// An error if a job failed or did not get all of its packets. An error in `merged` or of the
-    /// input is more important, because it may be the cause.
+    /// An error if a job failed or did not get all of its packets. Report an error in `merged` or
+    /// of the input first, because it may be the cause of the error in `jobs`.
     pub jobs: Result<(), Error>,
 }
 

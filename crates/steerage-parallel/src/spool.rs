@@ -4,8 +4,8 @@ use std::os::unix::fs::FileExt;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The maximum number of bytes of a job's output that are stored in memory. Further bytes go to the
-/// job's file.
+/// The maximum number of bytes of a job's output that are stored in memory. Bytes beyond this
+/// number go to the job's file.
 const MEMORY_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default)]

@@ -17,8 +17,8 @@ const DRAW: Duration = Duration::from_millis(500);
 const NAMED_AFTER: Duration = Duration::from_secs(30);
 /// The longest wait for the last line of standard error of a job that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// After an interrupt, jobs may run for this long after the end of their input. A job that runs
-/// longer gets SIGTERM and, after the same time again, SIGKILL.
+/// After an interrupt, jobs may run for this long after the end of their input. A job that still
+/// runs after this time gets SIGTERM, and SIGKILL after twice this time.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) struct Watch<'a> {

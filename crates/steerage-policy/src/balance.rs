@@ -73,7 +73,7 @@ pub struct Balance {
     patience: Duration,
     left: Option<Timestamp>,
     /// A regime whose throughput was lower in a probe, although the CPUs were not short of time.
-    /// The lower throughput counts only if the CPUs are short of time immediately after the probe.
+    /// The throughput is recorded only if the CPUs are short of time immediately after the probe.
     doubt: Option<(Regime, f64)>,
     /// True if all CPUs had equal work in a measuring period after the regime's start and the last
     /// move. Until CPUs have equal work, the measured throughput shows the quality of the bucket
@@ -94,7 +94,7 @@ struct Probe {
     baseline: Estimate,
     arrived: Option<Timestamp>,
     /// The number of load checks that measured the throughput of the regime on trial. `less` has
-    /// the throughputs measured while CPUs had time left and the group handled fewer packets than
+    /// the throughputs of load checks at which CPUs had time left, but throughput was lower than
     /// before the probe.
     measured: u32,
     less: Vec<f64>,
@@ -178,7 +178,8 @@ impl Balance {
             self.patience *= 2;
         }
         if self.began.is_none() {
-            // The group's first switch uses up the time for probes, even if its gain seems certain.
+            // The group's first switch of the regime uses up the time budget for probes, even if
+            // the gain seems certain.
             self.budget = Duration::ZERO;
         }
         self.probe = Some(Box::new(Probe {
@@ -229,10 +230,10 @@ impl Balance {
         // A gain must exceed the cost of switching the regime.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
-        // CPUs may join immediately. Switches in which no CPU joins wait until the current regime
-        // has lasted for `dwell`. One exception: a group's first regime may be wrong if a measured
-        // distance between CPUs decided it. This first regime is replaced earlier if the gain pays
-        // for a probe, assuming that the load lasts as long as it has lasted so far.
+        // CPUs may join immediately. A switch without a joining CPU has to wait until the current
+        // regime has lasted for `dwell`. A first regime that was chosen by a measured distance may
+        // be wrong, and may be replaced earlier. The gain must then pay for a probe if the load
+        // lasts as long again as it has lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
@@ -285,8 +286,8 @@ impl Balance {
         }
         let value = *self.known.measured(seen, &seen.regime, &tuning);
         let gain = Gain::of(value, probe.baseline, f64::INFINITY, tuning.sure);
-        // CPUs that are no longer short of time do not show the maximum throughput of the regime on
-        // trial, but they show that the regime is sufficient for the load.
+        // If the CPUs are no longer short of time, the regime on trial is sufficient for the load,
+        // although its maximum throughput is not known.
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;
         if !is_better && now.since(arrived) < tuning.probe {
@@ -309,8 +310,8 @@ impl Balance {
         Some(self.switch(seen, &probe.before, probe.map))
     }
 
-    /// Requests the distance of a CPU that has joined and of a CPU that could join, in turn.
-    /// Distances matter only if CPUs are short of time and the packet function takes little time.
+    /// At each call, requests the distance of another of the CPUs that do not receive. Distances
+    /// matter only if CPUs are short of time and the packet function takes little time.
     fn ask_distance(&mut self, seen: &Seen<'_>) {
         let costs = &self.known.costs;
         let handing_over = 2.0 * self.tuning.hand_over * self.tuning.line.as_nanos() as f64;
@@ -334,7 +335,8 @@ struct Gain {
 }
 
 impl Gain {
-    /// Throughput above `wanted` is no gain. The bounds are computed for the logarithm of the gain.
+    /// Throughput above `wanted` is no gain. The bounds `low` and `high` are computed for the
+    /// logarithm of the gain.
     fn of(value: Estimate, here: Estimate, wanted: f64, sure: f64) -> Self {
         let by = sure * (value.var / value.mean.powi(2) + here.var / here.mean.powi(2)).sqrt();
         let part = |rate: f64| (rate.min(wanted) - here.mean.min(wanted)) / here.mean;
@@ -363,12 +365,13 @@ impl Policy for Balance {
         Box::new(Self::with(self.tuning, self.dry_run))
     }
 
-    /// A group begins in the regime inline, or in the regime collector if only one CPU receives
-    /// packets, the devices can wait, and the next CPU is near. At the start, nothing is known
-    /// about the packets. If the regime collector is wrong, it costs little, because handing
-    /// packets to a near CPU is cheap. If the regime collector is right, the group handles up to
-    /// twice as many packets, and the handlers' state (such as a flow table) grows on the CPU on
-    /// which it will stay.
+    /// A group begins in the regime inline (the receiving CPUs do all work). It begins in the
+    /// regime collector (the next CPU handles all packets) if only one CPU receives, the devices
+    /// can wait for room, as files can, and the next CPU is near. At the start, nothing is known
+    /// about the packets. If the collector is a bad choice, it costs little, because handing
+    /// packets to a near CPU is cheap. If the collector is a good choice, the group handles up to
+    /// twice as many packets, and the handlers' state (such as a flow table) grows on the CPU that
+    /// will keep the packets.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         if self.dry_run {
             return Plan::all();
@@ -406,7 +409,8 @@ impl Policy for Balance {
         }
         if self.seen_since.is_none() {
             self.seen_since = Some(load.now);
-            // If devices can wait, the distance decided the first regime: see `plan`.
+            // If devices can wait for room, the measured distance may have decided the first
+            // regime: see `plan`.
             let next = load.order.get(load.owners).and_then(|next| load.apart[usize::from(*next)]);
             let is_far = next.is_some_and(|apart| apart >= tuning.line);
             let is_decided =

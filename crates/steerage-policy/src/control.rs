@@ -45,8 +45,8 @@ pub struct PolicyControl {
     want: OthersWant,
     placed: Option<Timestamp>,
     activity: Activity,
-    /// True if a policy can choose between CPUs ([`has_choice`]). If no policy can choose, CPUs
-    /// take no samples of their load.
+    /// True if a policy can choose between CPUs ([`has_choice`]). If no policy can choose between
+    /// CPUs, CPUs take no samples of their load.
     chooses: bool,
     awaits_others: bool,
     due: Option<Timestamp>,
@@ -57,7 +57,7 @@ pub struct PolicyControl {
 struct Group {
     policy: Box<dyn Policy>,
     work: BucketWork,
-    /// The version of the group for which the core accepted the policy's plan.
+    /// The version of the group at which the core accepted the policy's plan.
     version: Option<GroupVersion>,
 }
 
@@ -72,7 +72,8 @@ pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
 pub struct Setting {
     cpus_are_real: bool,
     can_wait: bool,
-    /// The time that a cache line takes from the first CPU to the second, set at the build.
+    /// The time that a cache line takes from the first CPU to the second, measured when the
+    /// instance is built.
     apart: Arc<OnceLock<BTreeMap<(CpuIndex, CpuIndex), Duration>>>,
 }
 
@@ -85,7 +86,7 @@ impl Setting {
     }
 
     /// Measures the distances between CPUs once. Returns, for each CPU, the order in which other
-    /// CPUs should join.
+    /// CPUs should join this CPU to handle packets.
     pub fn joining_orders(&self, cpus: &[CpuId], owners: &[CpuIndex]) -> Vec<Vec<CpuIndex>> {
         let near = if self.cpus_are_real { nearness(cpus, owners) } else { Nearness::default() };
         let _ = self.apart.set(near.apart);
@@ -184,7 +185,8 @@ impl PolicyControl {
         }
         if let Some(every) = self.policy.refine_every() {
             self.follow_choice(&view);
-            // If no policy can choose, the control only checks whether a mask has changed.
+            // If no policy can choose between CPUs, the control only checks whether a mask has
+            // changed.
             if self.chooses {
                 is_active |= self.check_load(now, &view);
             }
@@ -292,7 +294,7 @@ impl PolicyControl {
         let groups = view.groups.iter().enumerate();
         for (at, group) in groups.filter(|(_, group)| group.queues.contains(&change.queue)) {
             let plan = plan_of(&change.map, &group.order);
-            // If the group has changed, the core ignores the map, and the policy places buckets.
+            // If the group has changed since the view was taken, the core ignores the map.
             self.handle.set_map(at, group.version, &change.map, plan, MoveCause::Balance);
         }
         if let Some(cpu) = change.polled_on {

@@ -3,10 +3,10 @@
 //! CPU (answering) pause for a few microseconds between two rounds, and pass a cache line back and
 //! forth.
 //!
-//! Neither CPU waits long. The answering CPU waits as soon as it reaches its part of the
-//! measurement. The asking CPU continues its rounds until the answering CPU waits, for at most
-//! [`PATIENCE`]. The control ([`PolicyControl`](crate::PolicyControl)) collects the result at a
-//! later load check. A distance that does not change is measured less and less often.
+//! Neither CPU waits long. The answering CPU waits for the asking CPU as soon as it reaches its
+//! part of the measurement. The asking CPU continues its rounds until the answering CPU waits, for
+//! at most [`PATIENCE`]. The control ([`PolicyControl`](crate::PolicyControl)) collects the result
+//! at a later load check. A distance that does not change is measured less and less often.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::limits::{MIN_SAMPLES, REFINE_EVERY, REFINE_EVERY_MAX, Tuning};
 /// A measurement takes about 20 us on each CPU, and wakes the answering CPU if that CPU sleeps.
 const EVERY: Duration = REFINE_EVERY;
 
-/// The maximum time of a measurement, and of the wait for the first arrival of the cache line.
-/// Where distances matter, a round of the asking CPU takes about 10 us.
+/// The maximum time of a measurement, and of the wait for the first arrival of the cache line. A
+/// round of the receiving CPU, which asks, takes about 10 us if the distance of CPUs matters.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
 /// A sleeping CPU of a virtual machine may need several hundred microseconds to wake up.
@@ -141,7 +141,7 @@ impl Distances {
         }
         let meeting = Arc::new(Meeting { line: Line::default(), since: now, result: AtomicU64::new(PENDING) });
         self.probe = Some(Probe { asks, answers, meeting: Arc::clone(&meeting) });
-        // The answering CPU is first, because it may have to wake up.
+        // The answering CPU gets its part of the measurement first, because it may have to wake up.
         Some([(answers, Arc::new(Answers(Arc::clone(&meeting)))), (asks, Arc::new(Asks(meeting)))])
     }
 

@@ -1,5 +1,5 @@
-//! Every constant of the policies, with its reason. All are derived from 16 constants:
-//! [`REFINE_EVERY`], [`MIN_SAMPLES`], [`JOIN_AT_ONCE`] and the fields of [`Tuning`].
+//! Every constant of the policies, with its reason. All limits of the policies depend on 16
+//! constants: [`REFINE_EVERY`], [`MIN_SAMPLES`], [`JOIN_AT_ONCE`] and the fields of [`Tuning`].
 
 use std::time::Duration;
 
@@ -7,15 +7,16 @@ use std::time::Duration;
 /// short that the next CPU joins soon after a device's ring overflows.
 pub const REFINE_EVERY: Duration = Duration::from_millis(10);
 
-/// An estimate with fewer samples is ignored, because it may be a random error. The standard error
-/// of the mean of eight samples is about a third of their standard deviation.
+/// An estimate with fewer than eight samples is ignored, because it may be a random error. The
+/// standard error of the mean of eight samples is about a third of their standard deviation.
 pub(crate) const MIN_SAMPLES: u32 = 8;
 
 /// For each receiving CPU, the number of CPUs that may join at the same time. On a virtual machine,
 /// the receiving CPU needs 7 us to wake a CPU, and a CPU without packets sleeps again after 50 us
-/// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)): half of this time is for the wake-ups, and
-/// half for the polls that give the woken CPUs their next packets. If more CPUs joined, the first
-/// of them would sleep again, and the receiving CPU would spend all of its time on wake-ups.
+/// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of these 50 us are for the wake-ups, and
+/// half for the polls that give the woken CPUs their next packets. If more than three CPUs joined
+/// at the same time, the first of them would sleep again, and the receiving CPU would spend all of
+/// its time on wake-ups.
 pub(crate) const JOIN_AT_ONCE: usize = 3;
 
 /// The numbers on which `balance` depends, as fields that a test can change.
@@ -28,42 +29,43 @@ pub(crate) struct Tuning {
     /// The longest probe. After ten load checks, the error of the measured throughput is
     /// [`noise`](Self::noise) divided by three, and buckets that were placed by a guess have moved.
     pub(crate) probe: Duration,
-    /// The share of time for probes. Users do not notice the loss of this share.
+    /// The share of time for probes, so small that users do not notice it.
     pub(crate) budget: f64,
     /// The growth of an estimate's relative deviation in the first second without a new sample.
-    /// Later, the deviation grows with the square root of time. A regime that was half as good as
-    /// the current regime is tried again after a minute or two. A regime that was nearly as good is
-    /// tried again after seconds. An estimate with a sample at each load check follows a change
-    /// within a quarter of a second.
+    /// After this second, the deviation grows with the square root of time. A regime that was half
+    /// as good as the current regime is tried again after a minute or two. A regime that was nearly
+    /// as good is tried again after seconds. An estimate with a sample at each load check follows a
+    /// change within a quarter of a second.
     pub(crate) drift: f64,
     /// The relative error of the model and of a measurement in one load check (3 to 7 % on a
-    /// virtual machine). The difference between the loads of CPUs that is tolerated has the same
-    /// value.
+    /// virtual machine). Buckets move only if the loads of CPUs differ by more than this error.
     pub(crate) noise: f64,
-    /// The standard deviations that count as certainty: one decision in forty is wrong by chance.
+    /// With this many standard deviations, one decision in forty is wrong by chance.
     pub(crate) sure: f64,
     /// The planned load of CPUs. The rest of a CPU's time is for bursts shorter than a load check.
     pub(crate) fill: f64,
     /// While CPUs are short of time, the true load is unknown, and assumed to be the handled load
     /// multiplied by this factor, so that the number of CPUs grows in steps. CPUs leave only if the
-    /// remaining CPUs have room for one more step, so that they need not join again immediately.
+    /// remaining CPUs have room for one more step of load growth, so that they need not join again
+    /// at once.
     pub(crate) growth: f64,
-    /// A CPU counts as short of time only if at least this share of its rounds is full. A CPU that
-    /// keeps up has fewer full rounds, even if small batches make it appear busy.
+    /// A CPU counts as short of time only if at least this share of its rounds is full (uses up its
+    /// budget). A CPU that keeps up with its packets has few full rounds, even if small batches
+    /// make it appear busy.
     pub(crate) full: f64,
-    /// The distance between two CPUs that is assumed before it is measured: between near CPUs (30
-    /// to 60 ns on the measured machines) and far CPUs (120 to 220 ns).
+    /// The assumed distance between two CPUs until it is measured: longer than between near CPUs
+    /// (30 to 60 ns on the measured machines), and shorter than between far CPUs (120 to 220 ns).
     pub(crate) line: Duration,
-    /// The assumed cost of a hand-over for each of the two CPUs, as a share of the time that a
-    /// cache line takes between them. Measured hand-overs and cache lines: 10 ns and 60 ns for near
-    /// CPUs, 25 to 30 ns and 200 ns for far CPUs.
+    /// The assumed cost of handing a packet over, and of taking it over, as a share of the time
+    /// that a cache line takes between the two CPUs. Measured hand-overs and cache lines: 10 ns and
+    /// 60 ns for near CPUs, 25 to 30 ns and 200 ns for far CPUs.
     pub(crate) hand_over: f64,
     /// Distances within this factor count as equal. The distances of near and far CPUs differ by a
     /// factor of at least 2.
     pub(crate) same: f64,
-    /// The weight of the last window in the mean load of a bucket. After CPUs have joined or left,
-    /// a window must also last for this fraction of the time since then, because the first
-    /// placement of buckets is a guess. A short first window corrects this guess soon.
+    /// The weight of the latest measuring window in the mean load of a bucket. A window must last
+    /// for this fraction of the time since CPUs joined or left, so that short first windows soon
+    /// correct the first placement of buckets, which is a guess.
     pub(crate) recent: f64,
 }
 

@@ -183,7 +183,8 @@ impl BucketWork {
     }
 
     /// The work of each bucket per second: its packets, multiplied by the ratio of their mean time
-    /// to the mean time of all packets. The fewer packets were timed, the closer the ratio is to 1.
+    /// to the mean time of all packets. The fewer of a bucket's packets were timed, the closer its
+    /// ratio is assumed to be to 1.
     pub(crate) fn work(&self) -> Vec<f64> {
         let timed: f64 = self.timed.iter().sum();
         let mean = if timed > 0.0 { self.nanos.iter().sum::<f64>() / timed } else { 1.0 };

@@ -2,8 +2,9 @@
 //!
 //! The kernel reports the CPU time that other programs took. On a CPU with idle time, other
 //! programs get all that they want. On a CPU for which steerage competes, a fair scheduler gives
-//! other programs half, and they may want more. Such a program is the sender at the other end of a
-//! veth: with half of its CPU, steerage would slow down the source of its own packets.
+//! other programs half, and they may want more. For example, the sender at the other end of a veth
+//! may want more than half: if steerage took half of the sender's CPU, it would slow down the
+//! source of its own packets.
 
 use std::time::Duration;
 
@@ -63,7 +64,8 @@ mod tests {
             want.take_in(Duration::from_millis(250), &[others], vec![busy]);
             want.of(0)
         };
-        // Other programs use all of the CPU, and still want it after steerage has taken half.
+        // Other programs use the whole CPU, and still want the whole CPU after steerage has taken
+        // half.
         assert_eq!([after(0.95, 0.0), after(0.5, 0.5), after(0.5, 0.9)], [0.95; 3]);
         assert_eq!([after(0.5, 0.2), after(0.5, 0.5), after(0.3, 0.7)], [0.5, 0.5, 0.3]);
     }

@@ -170,10 +170,10 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Returns the index of the largest bucket within the excess load of `from`, or else of the
-    /// smallest bucket. Returns `None` if moving this bucket does not help. Large buckets move even
-    /// if `to` then has to pass on some buckets, because a large bucket has fewer flows than many
-    /// small buckets.
+    /// Returns the index of the largest bucket that is not larger than the excess load of `from`,
+    /// or of the smallest bucket if all are larger. Returns `None` if moving this bucket does not
+    /// help. Large buckets move even if the CPU `to` then has to pass on other buckets, because one
+    /// large bucket has fewer flows than many small buckets.
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);

@@ -26,8 +26,9 @@ pub struct CpuLoad {
     /// The rounds in which `receive` was measured. The relative error of `receive` is about 1 /
     /// `timed`.
     pub timed: f64,
-    /// The share of rounds that found at least as much work as one round takes. A CPU without full
-    /// rounds keeps up, even if it appears busy, because a packet takes more time in small batches.
+    /// The share of rounds that found at least as much work as one round takes. A CPU without such
+    /// rounds keeps up with its packets, even if it appears busy, because a packet takes more time
+    /// in small batches.
     pub full: f64,
     /// The number of packets of the group that the CPU has finished.
     pub packets: u64,
@@ -64,7 +65,8 @@ impl<'a> Window<'a> {
 pub struct GroupLoad<'a> {
     /// The present time.
     pub now: Timestamp,
-    /// The time since the last load check, longer without packets or if a call was late.
+    /// The time since the last load check, which is longer if no packets arrive or if the call was
+    /// late.
     pub elapsed: Duration,
     /// The usable CPUs of the mask (at least one), in the order in which they should get buckets.
     pub order: &'a [u16],
@@ -77,7 +79,7 @@ pub struct GroupLoad<'a> {
     pub cpus: &'a [CpuLoad],
     /// The time that a cache line takes from the first CPU of `order` to each CPU, if measured.
     pub apart: &'a [Option<Duration>],
-    /// A measuring window, if one has ended. At most load checks, the window is `None`.
+    /// The measuring window that has just ended. Most load checks have no window (`None`).
     pub window: Option<Window<'a>>,
     /// True if the devices can wait for room, as files can, and lose no packets.
     pub can_wait: bool,
@@ -85,7 +87,8 @@ pub struct GroupLoad<'a> {
 
 impl<'a> GroupLoad<'a> {
     /// Creates a load for tests of policies, at time 0, with an interval of [`REFINE_EVERY`] and no
-    /// measuring window. `cpus` and `apart` have one entry for each CPU.
+    /// measuring window. `cpus` and `apart` (the distances of the CPUs) have one entry for each
+    /// CPU.
     pub fn new(
         order: &'a [u16],
         owners: usize,
@@ -146,7 +149,8 @@ pub struct GroupStart<'a> {
 }
 
 impl<'a> GroupStart<'a> {
-    /// Creates a group for tests of policies. The devices cannot wait, and no distance is measured.
+    /// Creates a group for tests of policies. The devices cannot wait for room (as files can), and
+    /// the distance between CPUs is unknown.
     pub fn new(order: &'a [u16], owners: usize, active: &'a [u16]) -> Self {
         Self { order, owners, active, apart: None, can_wait: false }
     }
@@ -249,8 +253,8 @@ pub trait Policy: Send + fmt::Debug {
     ///
     /// Whenever a CPU fails or the mask changes, the core places buckets according to the plan,
     /// without calling the policy. Each [`MapRequest`] replaces the plan: the CPUs that have
-    /// buckets come first, then all other CPUs, in the order of the group. A group that splits off
-    /// keeps the other group's plan until the next load check.
+    /// buckets come first, then all other CPUs, in the order of the group. If a group splits in
+    /// two, the new group keeps the plan of the old group until the next load check.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
     /// Called after the core has placed buckets by the plan. Measurements before and after this

@@ -2,22 +2,23 @@
 //!
 //! Other programs, interrupts or guests of the hypervisor leave only a share of a CPU's time for
 //! receiving: `1 - others`. If the polling CPU has no time left, and another CPU of the mask has
-//! more time for steerage, the other CPU takes over the polling. The slowed CPU's buckets move to
-//! the CPUs that remain, so that steerage does not compete with the other program, which is often
-//! the source of the packets (the sender on a veth, or the softirq of the network card). If CPUs
-//! are then short of time, the policy decides whether the slowed CPU should help again.
+//! more time for steerage, the other CPU takes over the polling. The buckets of the previous CPU
+//! move to the remaining CPUs, so that steerage does not compete with other programs on the
+//! previous CPU, which are often the source of the packets (the sender on a veth, or the softirq of
+//! the network card). If CPUs are short of time after another CPU has taken over the polling, the
+//! policy decides whether the previous CPU gets buckets again.
 //!
 //! If several CPUs poll, a heavy flow may cost less on the CPU that receives it, without a
-//! hand-over: a far CPU needs twice as long for super-frames of 64 KiB. If the CPU that receives a
-//! heavy flow has time left, the flow's bucket moves to this CPU.
+//! hand-over: for super-frames of 64 KiB, a far CPU needs twice as long as the receiving CPU. If
+//! the CPU that receives a heavy flow has time left, the flow's bucket moves to this CPU.
 //!
 //! A change of the CPU that polls a queue or handles a heavy flow is at first a trial. A trial may
-//! not help, because the scheduler may move the other program too, or because the other program may
-//! wait for the packets. If all queues together receive fewer bytes than before, the change is
-//! reverted. (The queue that another CPU now polls may gain less than the other queues lose.) After
-//! a failed trial, the next trial waits a hundred times as long as the trial took, so that failed
-//! trials take at most 1 % of the time. Bytes are compared and not packets, because the kernel
-//! merges more segments into one packet if steerage has less CPU time.
+//! not help, because the scheduler may move the competing program to the new CPU too, or because
+//! the competing program may wait for the packets. If all queues together receive fewer bytes than
+//! before, the change is reverted. (The queue that another CPU now polls may gain less than the
+//! other queues lose.) After a failed trial, the next trial waits a hundred times as long as the
+//! trial took, so that failed trials take at most 1 % of the time. Bytes are compared and not
+//! packets, because the kernel merges more segments into one packet if steerage has less CPU time.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -131,8 +132,8 @@ impl Receivers {
         self.not_before.resize(received.len(), Timestamp::ZERO);
         let last = self.last.replace(rate);
         if self.trial.is_some() && last.is_none() {
-            // After a change of the receiving CPU, the other program adapts to its CPU, and TCP
-            // adapts its rate.
+            // After a change of the receiving CPU, programs that compete for this CPU adapt, and
+            // TCP adapts its rate.
             return None;
         }
         if let Some(trial) = self.trial.take() {
@@ -154,8 +155,8 @@ impl Receivers {
             if idle(from) > reserve || !counts.is_free[queue] || counts.at < self.not_before[queue] {
                 continue;
             }
-            // The gain must exceed the reserve for bursts. Of equally good CPUs, the first in the
-            // group's order is chosen.
+            // Other programs must leave the CPU `to` more time than the CPU `from`, by at least the
+            // reserve for bursts. Of equally good CPUs, the first in the group's order is chosen.
             let gains = |to: &CpuIndex| others(*to) + reserve <= others(from);
             let to = group.order.iter().copied().filter(gains).min_by(|a, b| others(*a).total_cmp(&others(*b)));
             if let Some(to) = to {
@@ -194,7 +195,7 @@ impl Receivers {
         self.not_before.fill(next);
         self.home_not_before = next;
         self.last = None;
-        // If the other CPU has not begun to poll the queue, the policy reverts the bucket map.
+        // If `to` does not poll the queue yet, the bucket map is left to the policy.
         let group = view.groups.iter().find(|group| group.queues.contains(&queue))?;
         let is_possible = counts.polled_on[queue] == to && map.iter().all(members(&group.order));
         is_possible.then_some(Change { queue, polled_on: (!is_home).then_some(from), map })

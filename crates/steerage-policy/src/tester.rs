@@ -6,7 +6,8 @@ use crate::packing::equal_shares;
 use crate::policy::{CpuLoad, GroupLoad, GroupStart, Policy, Window};
 use steerage_flow::Timestamp;
 
-/// The samples in a window, and the packets of a busy CPU: enough for every policy.
+/// The number of samples in a measuring window, and of packets of a busy CPU: large enough for
+/// every policy.
 const MANY: u64 = 100_000;
 
 /// Runs a policy on one group of CPUs, without packets. The test sets the work in each bucket, and

@@ -22,8 +22,7 @@ const PROBED: Duration = Duration::from_secs(12);
 /// Selects `STEERAGE_CASES` (or four) evenly spaced cases. All cases would take minutes.
 fn some<T>(all: Vec<T>) -> impl Iterator<Item = T> {
     let most = std::env::var("STEERAGE_CASES").map_or(4, |cases| cases.parse().expect("STEERAGE_CASES is a number"));
-    // The number of amounts of work is a power of two, as is the number of factors, so an odd step
-    // uses each of them.
+    // There are four amounts of work, and two factors, so an odd step uses all of them.
     let step = all.len().div_ceil(most.max(1)) | 1;
     all.into_iter().step_by(step)
 }
@@ -214,11 +213,11 @@ fn a_cpu_that_others_need_is_left_to_them() {
 }
 
 /// The example `forward` between two veths, with the costs of lab/notes/interfaces.md. The sender
-/// needs nearly all of the other CPU, and sends less if that CPU forwards packets.
+/// needs nearly all of the CPU that does not receive, and sends less if that CPU forwards packets.
 #[test]
 fn forwarding_is_left_to_the_cpu_that_receives() {
     // Measured with AF_XDP and AF_PACKET: the microseconds to receive a packet, the microseconds
-    // for its other work, and the number of CPUs that the load needs.
+    // for all other work on the packet, and the number of CPUs that the load needs.
     for (receive, rest, load) in [(0.329, 1.185, 1.0), (0.033, 1.932, 0.9), (0.033, 1.932, 1.2)] {
         let forward = |senders: f64| {
             let mut model = Model::new(2, 1, 29).zipf(1_000, load * rest / (receive + rest));
@@ -251,8 +250,8 @@ fn what_pays_no_more_is_given_up() {
             model.active() == [0]
         });
         assert!(inline.count() > 100, "{:?}", model.policy.findings());
-        // No measurement shows that the CPUs are near again. The worse the result of a trial, the
-        // later the next trial begins.
+        // The CPUs become near again, but no measurement of the distance shows this. The worse the
+        // result of a trial, the later the next trial begins.
         model.hand_over = 0.1;
         model.run(Duration::from_secs(300));
         assert!(model.active().contains(&1), "{:?}", model.policy.findings());
@@ -318,8 +317,8 @@ fn the_cpu_that_is_near_enough_joins() {
     assert_eq!(asked, [1, 2, 3]);
 }
 
-/// The CPU that does not receive packets should handle all packets. The regime spread is not tried
-/// again and again.
+/// The CPU that does not receive packets should handle all packets. The policy does not try to
+/// spread packets again and again.
 #[test]
 fn what_is_best_on_one_cpu_is_left_there() {
     let mut model = Model::new(2, 1, 17).zipf(10_000, 2.5);
@@ -451,7 +450,8 @@ fn a_plan_begins_with_the_cpus_that_have_buckets() {
     assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 1, &[1, 2])), plan(&[2, 1], 2), "in the order of the group");
     let all = (Plan::all(), Plan::all());
     assert_eq!((Balance::dry_run().plan(&begin(&[2, 0], 1, &[])), Hash.plan(&begin(&[2, 0], 1, &[2]))), all);
-    // For a file, the next CPU in the order handles all packets if that CPU is near.
+    // If the source is a file, the next CPU in the group's order handles all packets, provided that
+    // it is near the receiving CPU.
     let file = |apart, owners, active| GroupStart {
         apart: Some(Duration::from_nanos(apart)),
         can_wait: true,

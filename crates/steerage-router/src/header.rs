@@ -9,8 +9,7 @@ use steerage::flow::wire::{be16, icmp, icmp6, ipv4, ipv6, protocol};
 use super::reason::Fate;
 use crate::addresses::{is_of_a_host_v4, is_of_a_host_v6, is_source_v4};
 
-/// The maximum number of IPv6 extension headers. No packet needs more extension headers (RFC 8200,
-/// 4.1).
+/// The maximum number of IPv6 extension headers. No packet needs more than 8 (RFC 8200, 4.1).
 const EXTENSIONS_MAX: usize = 8;
 
 /// The IP header of a frame, at the offset `at`.

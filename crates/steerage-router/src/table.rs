@@ -159,7 +159,7 @@ impl Neighbour {
         }
     }
 
-    /// Clears the flag `used`. Returns true if the flag was set.
+    /// Clears the flag `used`. Returns true if the flag was set before.
     pub fn take_use(&self) -> bool {
         // `Relaxed`, as in `note_use`.
         self.used.swap(false, Ordering::Relaxed)

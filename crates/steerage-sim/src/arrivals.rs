@@ -32,14 +32,14 @@ pub enum Flows {
     Uniform,
     /// The flows of the frames follow Zipf's law with this exponent.
     Zipf(f64),
-    /// One flow of each queue has this share of the queue's packets. All other flows are equally
-    /// probable.
+    /// One flow of each queue has this share of the queue's packets, and all other flows are
+    /// equally probable.
     Elephant(f64),
     /// Each flow always has one request in flight. The next request arrives this many nanoseconds
     /// after the flow's last request was handled, so the rate depends on the speed of the machine.
     Streams(f64),
-    /// The flows take turns, packet by packet. The flows' buckets are evenly spaced, so that as
-    /// many CPUs as flows get packets in turn.
+    /// The flows take turns, packet by packet. The flows' buckets are evenly spaced, so that each
+    /// flow has a CPU of its own, and the CPUs get packets in turn.
     InTurn,
 }
 

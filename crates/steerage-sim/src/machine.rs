@@ -17,7 +17,7 @@ pub struct Profile {
     pub hand_over: [f64; 2],
     /// The cost of taking a packet over from a near CPU, and the cost for a far CPU.
     pub take_over: [f64; 2],
-    /// The fixed cost of a round, which the costs per packet of a full round include.
+    /// The fixed cost of a round. For full rounds, `receive` and `take_over` include this cost.
     pub round: f64,
     /// The time that a cache line takes between near CPUs, and the time between far CPUs.
     pub line: [f64; 2],

@@ -16,7 +16,8 @@ const PHASE_PICOS_MIN: u64 = 1000;
 #[derive(Debug, Default)]
 struct Account {
     spent: AtomicU64,
-    /// The time for handing packets over and waking CPUs, as far as no phase includes it yet.
+    /// The time for handing packets over and waking CPUs that is not yet part of a phase's
+    /// duration.
     charged: AtomicU64,
     slowness: AtomicU64,
 }
@@ -29,7 +30,7 @@ pub struct Meter {
     machine: Machine,
     owners: Vec<usize>,
     queues: Vec<Vec<usize>>,
-    /// True if several live queues hand packets over. The CPUs of these queues share a counter.
+    /// True if several live queues hand packets over, so that their CPUs share a counter.
     is_contended: bool,
     accounts: Vec<Account>,
 }

@@ -24,7 +24,8 @@ const IDLE_POLL: Duration = Duration::from_micros(50);
 pub enum Steering {
     /// The receiving CPUs handle their packets themselves.
     None,
-    /// The receiving CPUs only receive packets. All other CPUs have equal shares of the flow hash.
+    /// The receiving CPUs only receive packets. CPUs that do not receive have equal shares of the
+    /// flow hash.
     Collectors,
     /// All CPUs have equal shares of the flow hash, as in Linux.
     Hash,
@@ -37,7 +38,8 @@ pub enum Steering {
 pub enum Work {
     /// The packet function takes this many nanoseconds for each packet.
     Fixed(f64),
-    /// The times are distributed exponentially, with this mean in nanoseconds.
+    /// The times that the packet function takes are distributed exponentially, with this mean in
+    /// nanoseconds.
     Exponential(f64),
 }
 
@@ -63,8 +65,8 @@ pub struct ScaleRun {
     /// The time that is measured.
     pub measured: Duration,
     /// The factor by which all times of the machine and of the traffic are multiplied, and the
-    /// results divided. The time constants of the library are not multiplied: the policy `balance`
-    /// still checks the load every 10 ms, so a run with a large factor needs fewer packets.
+    /// results divided. The library's time constants are not multiplied, so with a larger factor,
+    /// fewer packets arrive between two load checks of the policy `balance` (10 ms).
     pub stretch: f64,
     /// The maximum number of packets that wait for a CPU, as in Linux's `netdev_max_backlog`.
     pub backlog: usize,
@@ -87,7 +89,8 @@ pub struct Scaled {
     pub memory: u64,
     /// The number of packets that were handled after a later packet of their bucket.
     pub reordered: u64,
-    /// The number of moves of buckets and of wake-ups of CPUs for control, together, per second.
+    /// The number of control actions per second: moves of buckets, and wake-ups of CPUs for
+    /// control.
     pub control_per_second: f64,
     /// The number of all packets of the run.
     pub packets: u64,
@@ -102,7 +105,8 @@ impl Scaled {
         self.waits.iter().map(|wait| f64::from(*wait)).sum::<f64>() / self.waits.len().max(1) as f64
     }
 
-    /// Returns a quantile of the waiting times, in nanoseconds, for `permille` of 1,000 packets.
+    /// Returns a quantile of the waiting times, in nanoseconds: the 99th percentile if `permille`
+    /// is 990.
     pub fn wait(&self, permille: usize) -> f64 {
         let at = (self.waits.len() * permille / 1000).min(self.waits.len().saturating_sub(1));
         self.waits.get(at).map_or(0.0, |wait| f64::from(*wait))

@@ -39,7 +39,7 @@ pub struct TrafficOptions {
     pub can_wait: bool,
     /// One of this many frames is stored in several pages, or none if 0.
     pub chained_once_in: u64,
-    /// The time between frames. If this time is zero, the next frame is always ready.
+    /// The time between frames. With a time of zero, the next frame is always ready.
     pub gap: Duration,
     /// The seed of the random numbers.
     pub seed: u64,

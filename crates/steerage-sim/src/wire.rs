@@ -27,7 +27,7 @@ pub struct Wire {
 
 impl Wire {
     /// Creates `count` outputs. Once in `full_once_in` packets, an output is full and accepts no
-    /// more packets of the batch. If `full_once_in` is 0, it is never full.
+    /// more packets of the batch. If `full_once_in` is 0, the outputs are never full.
     pub fn outputs(self: &Arc<Self>, count: usize, full_once_in: u64, seed: u64) -> Vec<Output> {
         let output = |nth: usize| {
             let (wire, last) = (Arc::clone(self), Arc::default());
@@ -52,8 +52,8 @@ struct WireQueue {
     chance: Chance,
     region: Option<Arc<Region>>,
     free: Vec<Page>,
-    /// The packets that are not completed yet. The output queue takes the pages of half of all
-    /// packets.
+    /// The packets that are not completed yet. For half of all packets, the output queue keeps the
+    /// packet's pages until completion.
     held: VecDeque<Completion>,
 }
 

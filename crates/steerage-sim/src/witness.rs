@@ -17,7 +17,7 @@ const NOBODY: u16 = u16::MAX;
 const GROUPS_MAX: usize = 64;
 
 /// The special actions of a test handler. A field `..._once_in` is the mean number of cases in
-/// which an action happens once. If such a field is 0, the action never happens.
+/// which an action happens once, or 0 if the action never happens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mood {
     /// The handler panics in the middle of a batch.
@@ -118,7 +118,7 @@ pub struct WitnessHandler {
     witness: Arc<Witness>,
     cpu: CpuId,
     /// The last frame number for each bucket, queue and flow: the state that moves with the bucket.
-    /// A packet with a smaller number was reordered.
+    /// A packet with a smaller number than the last frame was reordered.
     flows: HashMap<BucketId, HashMap<(usize, u32), u64>>,
     kept: VecDeque<Kept>,
     chance: Chance,

@@ -53,9 +53,9 @@ pub enum Control {
     Stopped,
     /// [`Handle::control`] is called on time, but another thread sometimes holds the control lock.
     Racing {
-        /// The other thread takes the control lock once in this many phases.
+        /// Another thread takes the control lock once in this many phases.
         once_in: u64,
-        /// The other thread holds the control lock for up to this many phases.
+        /// The thread that takes the control lock holds it for up to this many phases.
         phases: u64,
     },
 }
@@ -147,7 +147,7 @@ pub struct World<H: Handler> {
     asleep: Vec<u64>,
     /// True if a CPU's bell may have rung (a CPU was woken) since all bells were last read.
     may_have_rung: bool,
-    /// The last CPU that ran after the bells were last read. `None` if control was called later.
+    /// The CPU that ran the latest phase, or `None` if control was called after that phase.
     ran: Option<usize>,
     control_took: Vec<Duration>,
 }
@@ -273,8 +273,8 @@ impl<H: Handler> World<H> {
     ///
     /// # Panics
     /// Panics if no CPU can continue although not all CPUs have finished, because a wake-up was
-    /// lost. Control calls do not count as progress, because the fate of packets must not depend on
-    /// control.
+    /// lost. A pending call of control does not prevent this panic, because the fate of packets
+    /// must not depend on control.
     pub fn step(&mut self) -> bool {
         // The caller may have changed the instance since the last call of `step`.
         self.may_have_rung |= self.described.is_none();
@@ -411,7 +411,7 @@ impl<H: Handler> World<H> {
             return;
         }
         for word in 0..self.asleep.len() {
-            // The bits of `asleep` are the same for all CPUs.
+            // All CPUs share the set of sleeping CPUs, so reading it through CPU 0 is enough.
             let mut woken = self.asleep[word];
             if woken != 0 {
                 woken &= !self.cpus[0].softnet.sleepers(word);

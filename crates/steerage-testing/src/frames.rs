@@ -25,8 +25,8 @@ use steerage_mem::{Completion, FRAME_BYTES_MAX, FrameHeader};
 pub struct Frame {
     /// The bytes of the frame, from the link header on.
     pub bytes: Vec<u8>,
-    /// The length on the wire in bytes. It exceeds the length of `bytes` if a capture truncated the
-    /// frame.
+    /// The length on the wire in bytes, which exceeds the length of `bytes` if a capture truncated
+    /// the frame.
     pub wire_len: usize,
     /// The type of the first header.
     pub link: LinkType,

@@ -265,7 +265,7 @@ impl<H: Handler> HandlerTester<H> {
     pub fn finish_all(mut self) -> Vec<Tested<H::Report>> {
         self.inputs.iter().for_each(Waiting::end);
         self.settle();
-        // In the next rounds, the CPUs close the queues, and the pages return to the pool.
+        // After the end of the inputs, the CPUs close the queues, and the pages return to the pool.
         let mut step = || self.cpus.iter_mut().fold(true, |all, cpu| all & (cpu.step() == Stepped::Finished));
         assert!((0..ROUNDS_MAX).any(|_| step()), "the run does not end");
         let reports: Vec<H::Report> = self.cpus.into_iter().map(Softnet::finish).collect();

@@ -179,7 +179,8 @@ impl QueueTester {
         self.hold = true;
     }
 
-    /// Returns the pages of all held frames. Later polls return the pages of their frames again.
+    /// Returns the pages of all held frames. After this call, each poll returns the pages of its
+    /// frames.
     pub fn release_frames(&mut self) {
         self.hold = false;
         self.frames.append(&mut self.held);

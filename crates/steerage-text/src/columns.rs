@@ -1,8 +1,8 @@
 use super::lines::printable;
 use super::numbers::short;
 
-/// The number of spaces between columns. A table that would be too wide has only `SMALL_GAP`
-/// spaces.
+/// The number of spaces between columns. A table that would otherwise be too wide has only
+/// `SMALL_GAP` spaces between columns.
 const GAP: usize = 2;
 const SMALL_GAP: usize = 1;
 
@@ -63,8 +63,8 @@ impl Column {
         Self { short: Some((heading, cells)), ..self }
     }
 
-    /// Allows a table that is too wide to leave out this column, the last one first, before
-    /// addresses are shortened.
+    /// Lets [`table`] leave out this column if the terminal is too narrow. Columns are left out
+    /// from right to left, before addresses are shortened.
     pub fn may_go(self) -> Self {
         Self { may_go: true, ..self }
     }
@@ -135,7 +135,8 @@ fn line<T: std::fmt::Display>(columns: &[Column], gap: usize, cell: impl Fn(&Col
     cells.join(&" ".repeat(gap)).trim_end().to_owned()
 }
 
-/// Leaves out the middle of the address if possible. The port stays.
+/// Replaces the middle of the address if `end` is longer than `width`, but keeps at least
+/// `ADDRESS_MIN` characters of the address. The port stays.
 fn shortened(end: &str, width: usize) -> String {
     let length = end.chars().count();
     if length <= width {

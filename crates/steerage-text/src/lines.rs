@@ -18,9 +18,9 @@ pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Wraps long lines between words. A continuation line is indented to the text of its line. This
-/// text begins after the last gap of two or more spaces in the first half of the line. If there is
-/// no such gap, the text begins after the line's own indentation. Without a `width`, returns the
+/// Wraps long lines between words. Continuation lines begin in the same column as the text after
+/// the last gap of two or more spaces in the first `width / 2` characters. If a line has no gap of
+/// two spaces there, continuation lines keep the line's indentation. Without a `width`, returns the
 /// text unchanged.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };

@@ -39,7 +39,7 @@ pub fn rate(packets: u64, time: Duration) -> String {
 /// Formats a rate in packets per second, such as `12.3 Mpps`.
 pub fn packets_a_second(rate: f64) -> String {
     match rate {
-        // At the limits of this `match`, the smaller unit would round to 1000.
+        // From 999.5 pps, the unit is kpps, because the number of pps would round to 1000.
         rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
         rate if rate >= 999.5 => format!("{:.1} kpps", rate / 1e3),
         // A rate of less than a packet per second must not look like no packets.

@@ -1,6 +1,7 @@
 use super::lines::is_obeyed;
 
-/// Quotes `word` if a shell needs it. Escape codes replace characters that a terminal would obey.
+/// Quotes `word` for a shell, unless quotes are unnecessary. Escape codes replace characters that a
+/// terminal would obey.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -7,8 +7,8 @@ const ROOT: &str = "sys/fs/cgroup";
 
 pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
     let read = |hierarchy: &Hierarchy, group: &str| {
-        // Version 1 of cgroups lists the requested CPUs. Newer kernels also list the effective
-        // CPUs.
+        // Old kernels with cgroups version 1 list the configured CPUs (`cpuset.cpus`), but not the
+        // effective CPUs.
         let names: &[&str] = match hierarchy.version {
             Version::One => &["cpuset.effective_cpus", "cpuset.cpus"],
             Version::Two => &["cpuset.cpus.effective"],
@@ -72,8 +72,7 @@ struct Hierarchy {
     group: String,
 }
 
-/// Finds the hierarchies of a controller (such as `cpuset`) at their usual mount points only. The
-/// limits of a hierarchy with another mount point are ignored.
+/// Finds the hierarchies of a controller (such as `cpuset`) at their usual mount points only.
 fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
     let text = files.text("proc/self/cgroup").unwrap_or_default();
     let mut found = Vec::new();
@@ -98,8 +97,8 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
 
 impl Hierarchy {
     /// Returns the process's own cgroup and then its parents, up to the root of the cgroup mount.
-    /// In a container, the root of the mount may be the cgroup that /proc shows with its name on
-    /// the host.
+    /// In a container, the mounted root may be the process's own cgroup, although /proc shows the
+    /// cgroup's path on the host.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
         // A cgroup outside of the process's cgroup namespace (`..`) cannot be read.
         let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };

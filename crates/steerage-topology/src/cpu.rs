@@ -3,8 +3,8 @@
 //! The formats of CPU sets are those of the kernel's functions `bitmap_parse` and
 //! `bitmap_parselist` and of its format `%*pb` (Linux, `lib/bitmap-str.c` and `lib/vsprintf.c`).
 //! Scripts that write masks to `/sys/class/net/*/queues/rx-*/rps_cpus` need no change. Like the
-//! kernel, the parser ignores the character before eight hex digits unless this character is a hex
-//! digit: `x00000001` is CPU 0.
+//! kernel, the parser accepts any character except a hex digit as the separator before eight hex
+//! digits: `x00000001` is CPU 0.
 
 use std::fmt;
 use std::io;

@@ -7,7 +7,7 @@ use crate::cpu::CpuMask;
 pub(crate) const CPUS: &str = "sys/devices/system/cpu";
 pub(crate) const NODES: &str = "sys/devices/system/node";
 
-/// The maximum number of CPU numbers: no Linux kernel can be built for more CPUs.
+/// The exclusive upper limit of CPU numbers. No Linux kernel can be built for more CPUs.
 const CPU_IDS_MAX: usize = 1 << 16;
 
 #[derive(Debug)]

@@ -29,7 +29,8 @@ pub const CPUS_MAX: usize = 1024;
 const CAPACITY_FULL: u32 = 1024;
 
 /// The assumed capacity of Intel's efficient cores if the kernel lists the cores but not their
-/// capacity. Any number below [`CAPACITY_FULL`] is suitable, because capacities are only compared.
+/// capacity. The exact value does not matter if it is below [`CAPACITY_FULL`], because capacities
+/// are only compared.
 const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 
 /// The position of a CPU in the machine: its package, node, core and cache.
@@ -89,8 +90,8 @@ pub struct Topology {
     isolated: CpuMask,
     allowed: CpuMask,
     quota: Option<f64>,
-    /// The time that a cache line takes between two CPUs. The CPU with the lower number comes first
-    /// in the key.
+    /// The time that a cache line takes between two CPUs. Each key of this map is a pair of CPUs,
+    /// the lower number first.
     latencies: BTreeMap<(CpuId, CpuId), Duration>,
 }
 
@@ -187,9 +188,9 @@ impl Topology {
     /// CPUs, which are reserved for other work. If all allowed CPUs are isolated, returns all of
     /// them.
     ///
-    /// A cgroup quota limits the number of CPUs, because the kernel throttles more busy threads
-    /// than the quota allows. If there is a quota, the result is the first CPU and the CPUs nearest
-    /// to it. The mask is empty only if the kernel's files cannot be read.
+    /// A cgroup quota limits the number of CPUs, because the kernel throttles the cgroup if more
+    /// CPUs are busy. If there is a quota, the result is the first CPU and the CPUs nearest to it.
+    /// The mask is empty only if the kernel's files cannot be read.
     pub fn default_mask(&self) -> CpuMask {
         let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         let ours = if ours.is_empty() { self.allowed.clone() } else { ours };

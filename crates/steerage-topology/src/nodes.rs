@@ -86,7 +86,7 @@ impl Nodes {
     }
 
     /// Returns, for each NUMA node, the sum of the amounts in `wanted` for its CPUs, and the node's
-    /// number. The number is `None` if the kernel may choose the node.
+    /// number, or `None` if the kernel may choose the node.
     pub fn divide(&self, wanted: impl IntoIterator<Item = (u16, usize)>) -> Vec<(usize, Option<u32>)> {
         let mut parts: Vec<(usize, Option<u32>)> = self.numbers.iter().map(|node| (0, *node)).collect();
         for (cpu, wants) in wanted {

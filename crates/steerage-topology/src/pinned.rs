@@ -17,7 +17,7 @@ pub struct PinnedThreads {
 }
 
 impl PinnedThreads {
-    /// Creates a record of one thread for each CPU of `cpus`. The threads may start later.
+    /// Creates a list of threads, one for each CPU of `cpus`. The threads may start later.
     pub fn new(cpus: &[CpuId]) -> Self {
         Self { cpus: cpus.into(), threads: cpus.iter().map(|_| AtomicI32::new(0)).collect() }
     }
@@ -64,7 +64,7 @@ pub struct CpuWatch {
 #[non_exhaustive]
 pub struct CpusFound {
     /// The share of each CPU's time that other programs used since the previous poll, from 0 to 1.
-    /// Empty at the first poll, or if the kernel does not report CPU times.
+    /// The list is empty at the first poll, or if the kernel does not report CPU times.
     pub others: Vec<(CpuId, f64)>,
     /// The CPUs that are present (online and allowed), or `None` if unchanged since the last poll.
     pub living: Option<CpuMask>,

@@ -27,7 +27,8 @@ pub const PAIRS_MAX: usize = 32;
 /// measurement.
 const CLOCK_EVERY: u32 = 256;
 
-// Values of the cache line. A value between `READY` and `END` is the number of a trip of the line.
+// Values of the cache line. Values between `READY` and `END` count the line's trips from one CPU to
+// the other.
 /// The answering thread has not started yet.
 const ABSENT: u32 = 0;
 const READY: u32 = 1;
@@ -111,7 +112,7 @@ impl Line {
     }
 
     fn answer_while(&self, wait: impl Fn(), goes_on: impl Fn() -> bool) {
-        // `END` must not be overwritten: the thread that stored `END` no longer reads the line.
+        // This thread must not overwrite `END`, which ends the measurement.
         let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
         loop {
             for _ in 0..CLOCK_EVERY {
@@ -187,7 +188,7 @@ impl Line {
     }
 }
 
-/// Returns true if the cache line's trip is not answered yet. The measuring thread stores even
+/// Returns true if the answering thread must reply to `trip`. The measuring thread stores even
 /// numbers from 2, and the answering thread stores the next odd number.
 fn is_going(trip: u32) -> bool {
     trip > READY && trip % 2 == 0

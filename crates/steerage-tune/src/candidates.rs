@@ -29,14 +29,15 @@ const RECEIVE_NS: f64 = 400.0;
 const SOFTIRQ_NS: f64 = 2_600.0;
 
 /// The assumed times in nanoseconds of handing a packet over to another CPU, and of fetching the
-/// packet on that CPU: first if the two CPUs share a cache, then if they do not. The kernel takes a
-/// lock for each packet and interrupts the other CPU once per poll. Therefore both times are ten
-/// times as long as the times with steerage's rings.
+/// packet on that CPU: first if the two CPUs share a cache, then if they do not. In the kernel,
+/// both times are ten times as long as with steerage's rings. The kernel takes a lock for each
+/// packet, and once per poll interrupts the CPU that gets the packets.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
 /// The number of polls without packets after which the card may interrupt again, and the time in
-/// nanoseconds between polls. A packet waits for at most 20 us, which is less than the interrupt
-/// delay of most cards. After 200 us without packets, the card may interrupt again.
+/// nanoseconds between polls. A packet waits for at most 20 us for the next poll, which is less
+/// than the interrupt delay of most cards. After 200 us without packets, the card may interrupt
+/// again.
 const DEFER_POLLS: u64 = 10;
 const FLUSH_NS: u64 = 20_000;
 
@@ -168,7 +169,7 @@ impl<'a> Model<'a> {
     }
 
     /// Returns the smallest set of CPUs whose predicted throughput is near the highest predicted
-    /// throughput. `with` is true if the set must include the receiving CPUs.
+    /// throughput. If `with` is true, the returned set includes the receiving CPUs.
     fn suggested(&self, with: bool) -> Option<CpuMask> {
         let mask = |count: usize| -> CpuMask {
             let receivers = self.receivers.iter().filter(|_| with);
@@ -226,12 +227,13 @@ mod tests {
                 "RPS off"
             ]
         );
-        // In the prediction, three CPUs share 3,600 ns per packet, and each needs 130 ns to fetch a
-        // packet.
+        // The model predicts that each of the three CPUs needs 130 ns to fetch a packet, and 3,600
+        // ns to handle it.
         let best = found[0].predicted.unwrap();
         assert!((best - 3e9 / 3_730.0).abs() < 1.0, "{best}");
-        // In the prediction, the receiving CPU handles a quarter of the packets and hands over
-        // three quarters. Receiving a packet takes 400 ns, and handing a packet over takes 100 ns.
+        // The model predicts that the receiving CPU handles a quarter of the packets, and hands
+        // over the rest to other CPUs. Receiving a packet takes 400 ns, and handing a packet over
+        // takes 100 ns.
         let with = found[1].predicted.unwrap();
         assert!((with - 1e9 / (400.0 + 900.0 + 75.0)).abs() < 1.0, "{with}");
         assert_eq!(found[2].predicted.unwrap().round(), 250_000.0);

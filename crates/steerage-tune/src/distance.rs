@@ -11,8 +11,8 @@ use steerage::{CpuId, CpuMask};
 /// between other CPUs (docs/performance.md).
 const FAR: Duration = Duration::from_nanos(100);
 
-/// The number of attempts to measure a busy pair of CPUs. For 64 busy CPUs, the attempts take 1.3
-/// seconds in total.
+/// The number of attempts to measure a busy pair of CPUs. If 64 CPUs are busy, all attempts to
+/// measure their distances together take 1.3 seconds.
 const MEASURE_TRIES: usize = 8;
 
 /// The distances of some CPUs from the receiving CPU. The distances are measured, or if the
@@ -20,7 +20,7 @@ const MEASURE_TRIES: usize = 8;
 /// that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distances {
-    /// The CPUs that are as far from the receiving CPU as CPUs that share no cache.
+    /// The CPUs that, by their distance, share no cache with the receiving CPU.
     pub far: CpuMask,
     /// The CPUs in `far` that share a cache with the receiving CPU according to the kernel.
     pub unlike_reported: CpuMask,

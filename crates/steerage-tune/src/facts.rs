@@ -17,7 +17,7 @@ pub use sample::{CpuCounts, Sample};
 /// The maximum number of CPU columns that are read from /proc/interrupts.
 const CPUS_MAX: usize = 8_192;
 
-/// CPUs with a smaller share of time in interrupts are not listed in `interrupted`.
+/// `interrupted` lists a CPU if its share of time in interrupts is at least `LISTED_MIN`.
 const LISTED_MIN: f64 = 0.01;
 const SHOWN_MAX: usize = 8;
 
@@ -126,8 +126,8 @@ impl Facts {
         }
     }
 
-    /// Returns true if the card reports that its hash includes the ports. RPS then uses the card's
-    /// hash, and the kernel does not read the inner headers of tunnels.
+    /// Returns true if the card computes a hash for each packet (`rx-hashing`). RPS uses a card's
+    /// hash that includes the ports, and does not read the inner headers of tunnels.
     pub fn is_hashed_by_card(&self) -> bool {
         self.has("rx-hashing")
     }

@@ -43,8 +43,8 @@ pub fn reached_through(root: &Root, interface: &str) -> io::Result<Option<String
     Ok(why)
 }
 
-/// Returns this machine's address in the environment variable `SSH_CONNECTION`. The function also
-/// searches the environment of parent processes, because sudo removes the variable.
+/// Returns this machine's address in the environment variable `SSH_CONNECTION`. Parent processes
+/// are searched too, because sudo removes `SSH_CONNECTION` from the environment.
 fn ssh_address(root: &Root) -> Option<IpAddr> {
     let mut process = "self".to_owned();
     for _ in 0..PARENTS_MAX {

@@ -14,8 +14,8 @@ use crate::machine::Machine;
 use crate::root::Root;
 use crate::setting::Setting;
 
-/// The files that [`make`] reads, except those in /sys: systemd's library, whose name contains the
-/// version; the .link files; and udev's record of the .link file that an interface uses.
+/// The directories outside of /sys that [`make`] reads. The name of a library contains systemd's
+/// version, and udev's data contain the path of the .link file that an interface uses.
 pub const READ: [&str; 9] = [
     "/usr/lib/systemd",
     "/usr/lib64/systemd",

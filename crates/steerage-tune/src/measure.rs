@@ -16,8 +16,8 @@ use crate::verdict::{Reason, Verdict, Window};
 pub const WINDOW_MIN: Duration = Duration::from_secs(5);
 
 /// The default number of pairs of windows. With six pairs, the confidence interval is 3.3 times as
-/// wide as the deviation of a pair. With five pairs, the confidence interval would be wider by a
-/// quarter.
+/// wide as the standard deviation of the pairs' ratios. Five pairs would make the interval a
+/// quarter wider than six pairs.
 pub const PAIRS: usize = 6;
 
 /// The default time between a change and the measurement. After a change, the backlogs still
@@ -139,8 +139,8 @@ pub struct Search {
     /// The candidates that were not measured, because there were too many candidates or too few
     /// packets.
     pub left_out: Vec<String>,
-    /// True if the user ended the measurement. All settings then have their values from before the
-    /// measurement.
+    /// True if the user ended the measurement, after which all settings have their old values
+    /// again.
     pub interrupted: bool,
 }
 
@@ -162,7 +162,8 @@ impl Search {
 /// change nothing, measures at most [`CANDIDATES_MAX`] candidates, and calls `report` for each.
 ///
 /// # Errors
-/// Fails if a knob cannot get its old value back. The caller then restores the undo file.
+/// Fails if a knob cannot get its old value back. After an error, the caller restores the old
+/// values from the undo file.
 pub fn search(
     site: &mut dyn Site,
     facts: &Facts,

@@ -14,7 +14,7 @@ use crate::stage::{Kind, STAGES, Scope, Stage};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// Each knob gets this CPU mask. An empty mask turns the feature off.
+    /// Each knob gets this CPU mask. An empty mask turns the feature of the knob (such as RPS) off.
     Cpus(CpuMask),
     /// The CPUs are divided among the knobs. If the knobs are interrupts, or if there are more
     /// knobs than CPUs, each knob gets one CPU.
@@ -110,7 +110,7 @@ impl Stages {
         self
     }
 
-    /// Returns true if the stages of `scope` are permitted.
+    /// Returns true if stages with this [`Scope`] (command-line option) are permitted.
     pub fn has(&self, scope: Scope) -> bool {
         self.0.contains(&scope)
     }
@@ -148,8 +148,8 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     let count = knobs.len();
     for (nth, knob) in knobs.into_iter().enumerate() {
         let Ok(old) = machine.read(&knob) else {
-            // A knob without a value is not an error: `xps_cpus` of a device with one transmit
-            // queue cannot be read.
+            // Knobs that cannot be read are skipped, such as `xps_cpus` of a device with one
+            // transmit queue.
             tracing::debug!(%knob, "has no value");
             continue;
         };

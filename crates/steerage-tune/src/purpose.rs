@@ -40,11 +40,11 @@ const STRIP_VLAN: &str = "rx-vlan-hw-parse";
 const NTUPLE: &str = "rx-ntuple-filter";
 
 /// If LRO or hardware GRO is on, the host of a virtio_net card merges packets. XDP programs need
-/// both features off.
+/// LRO and hardware GRO off.
 const VIRTIO_MERGES: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 
-/// For each driver, the largest MTU with which it accepts an XDP program that does not support
-/// frames in several pages (`ENA_XDP_MAX_MTU`, `mlx5e_xdp_allowed`). The MTU for virtio_net is the
+/// For each driver, the largest MTU with which the driver accepts an XDP program that needs each
+/// frame in a single page (`ENA_XDP_MAX_MTU`, `mlx5e_xdp_allowed`). The MTU for virtio_net is the
 /// size of a page without the headroom, the Ethernet header and the kernel's description of the
 /// page.
 const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_net", 3506)];
@@ -84,7 +84,7 @@ pub struct Nic {
     pub channels: Option<Channels>,
     /// The number of online CPUs.
     pub cpus: u32,
-    /// True for a loopback interface, which has no wire from which a capture could differ.
+    /// True for a loopback interface, for which offloads are not checked.
     pub is_loopback: bool,
 }
 
@@ -207,9 +207,8 @@ impl Nic {
         })
     }
 
-    /// An XDP program needs additional transmit queues. The driver ENA needs one additional queue
-    /// for each channel, out of the card's fixed number of queues. The driver virtio_net needs one
-    /// additional queue for each CPU.
+    /// An XDP program needs additional transmit queues: with the driver ENA one for each channel,
+    /// out of the card's fixed number of queues, and with the driver virtio_net one for each CPU.
     fn xdp_queues(&self) -> Option<Need> {
         let channels = self.channels.filter(|channels| channels.combined_max > 0)?;
         let (now, most) = (channels.combined, channels.combined_max);
@@ -239,7 +238,7 @@ impl Nic {
 pub struct Lead {
     /// The flows of this traffic.
     pub flows: Vec<Flow>,
-    /// The receive queues over which the card spreads each flow.
+    /// The receive queues over which the card spreads the packets of `flows`.
     pub queues: Vec<u32>,
 }
 
@@ -254,8 +253,9 @@ impl Lead {
         Ok(rules.map_err(|error| failed(error.to_string()))?.concat())
     }
 
-    /// Returns the changes that add the missing rules. `ours` contains the rules that `tune` added
-    /// before. The changes also remove rules in `ours` that are no longer wanted.
+    /// Returns the changes that add the steering rules that are not yet in `ours`. `ours` contains
+    /// the rules that `tune` added before. The changes also remove rules in `ours` that are no
+    /// longer wanted.
     fn changes(&self, machine: &mut Machine, nic: &Nic, ours: &Setting) -> Result<Vec<(Knob, String)>, TuneError> {
         let mut rules: Vec<String> = self.rules(nic)?.iter().map(Rule::to_string).collect();
         let mut changes: Vec<(Knob, String)> = Vec::new();
@@ -282,8 +282,9 @@ fn no_rules(error: &io::Error) -> String {
     }
 }
 
-/// Plans the changes that prepare the card for the purpose. A change that may take the link down
-/// becomes a note if `stages` does not permit it. `ours` contains what `tune` has set before.
+/// Plans the changes that prepare the card for the purpose. If `stages` does not permit a change
+/// that may take the link down, the plan has only a note about the change. `ours` contains what
+/// `tune` has set before.
 ///
 /// # Errors
 /// Fails if the card cannot steer the traffic to the queues.

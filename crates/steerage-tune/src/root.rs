@@ -3,8 +3,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The maximum length of a file that is read. With 8,192 CPUs, /proc/interrupts is almost as long,
-/// and a CPU mask has 2,304 characters.
+/// The maximum length of a file that is read. With 8,192 CPUs, /proc/interrupts has almost
+/// `FILE_MAX` bytes.
 const FILE_MAX: u64 = 16 << 20;
 
 /// The directory that contains /sys and /proc: `/`, or a directory of a test.

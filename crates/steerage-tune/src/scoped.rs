@@ -16,7 +16,8 @@ const RING: u64 = 1024;
 /// The UDP ports of tunnels whose inner headers the flow dissector reads.
 const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
 
-/// Returns the candidates of all permitted [`Scope`]s except [`Scope::Interface`] for these CPUs.
+/// Returns the permitted candidates for interrupts, XPS, and the settings of the machine and the
+/// card.
 pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus: &CpuMask) -> Vec<Candidate> {
     let mut found = Vec::new();
     if stages.has(Scope::Irq) {
@@ -40,8 +41,8 @@ pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus:
     found
 }
 
-/// Returns true if a socket is bound to the port of VXLAN or GTP-U. If a socket is bound to such a
-/// port, a tunnel ends on this machine.
+/// Returns true if a tunnel ends on this machine, that is, if a socket is bound to a UDP port of
+/// VXLAN or GTP-U.
 fn ends_tunnels(machine: &Machine) -> bool {
     let is_tunnel = |row: &str| {
         let port = row.split_whitespace().nth(1)?.rsplit_once(':')?.1;
@@ -118,8 +119,8 @@ mod tests {
     fn a_table_is_evened_only_if_it_is_uneven() {
         assert_eq!(evened("0 1 2 0 1", 3), None);
         assert_eq!(evened("0 0 0 1 1 2", 3).as_deref(), Some("0 1 2 0 1 2"));
-        // The first indirection table lacks queue 2. The second table has a queue 3, which does not
-        // exist.
+        // The indirection table `0 1 0 1` lacks queue 2. The table `0 1 2 3` has a queue 3,
+        // although there are only queues 0 to 2.
         assert_eq!(evened("0 1 0 1", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!(evened("0 1 2 3", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!((evened("", 3), evened("0 x", 2), evened("0 1", 0)), (None, None, None));

@@ -38,8 +38,8 @@ impl Setting {
         Self(knobs.into_iter().filter_map(|knob| machine.read(&knob).ok().map(|value| (knob, value))).collect())
     }
 
-    /// Sets all knobs that differ, in the order of their names. If a knob cannot be set, the
-    /// remaining knobs are set nevertheless.
+    /// Sets all knobs whose present value differs from this setting, in the order of their names.
+    /// If a knob cannot be set, the remaining knobs are set nevertheless.
     ///
     /// # Errors
     /// Returns the first error.

@@ -9,7 +9,7 @@ pub enum Scope {
     Interface,
     /// `--global` is needed: the knobs affect the whole machine or network namespace.
     Global,
-    /// `--irq` is needed: the knobs are the CPUs of interrupts.
+    /// `--irq` permits the stage, whose knobs choose the CPUs of interrupts.
     Irq,
     /// `--for` is needed: the knobs prepare the card for a capture or for a program with AF_XDP.
     Purpose,
@@ -44,7 +44,7 @@ pub struct Stage {
     pub kind: Kind,
     /// The largest number to which `tune` sets a knob of the stage.
     pub max: u64,
-    /// Why `tune` sets no larger number.
+    /// Why `tune` sets no number above `max`.
     pub bound: &'static str,
     /// The first version of Linux with this setting.
     pub since: &'static str,

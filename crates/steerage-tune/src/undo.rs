@@ -57,8 +57,8 @@ struct Record {
     interface: String,
     identity: Identity,
     before: Setting,
-    /// The values that `tune` may have set. If a knob has any other value, a user or another
-    /// program has set this value.
+    /// The values that `tune` may have set. A value that is neither in `before` nor in `ours` was
+    /// set by a user or another program.
     ours: BTreeMap<Knob, BTreeSet<String>>,
     /// The setting that `tune` kept. `None` until the measurement has ended.
     kept: Option<Setting>,
@@ -163,7 +163,8 @@ impl Undo {
     /// change. Old values in an existing undo file of the interface are kept.
     ///
     /// # Errors
-    /// Fails if the undo file cannot be written. The caller must then change nothing.
+    /// Fails if the undo file cannot be written. After an error, the caller must not change any
+    /// knob.
     pub fn begin(directory: &Path, machine: &mut Machine, interface: &str, plans: &[&Plan]) -> Result<Self, TuneError> {
         let here = Identity::of(machine.root(), interface);
         let old = Self::load(directory, machine, interface)?.filter(|old| old.record.identity == here);
@@ -187,14 +188,13 @@ impl Undo {
         Ok(undo)
     }
 
-    /// Records the kept setting. All knobs outside of the kept setting must have their old values
-    /// again.
+    /// Records the kept setting. All knobs that are not in `kept` must have their old values again.
     ///
     /// # Errors
     /// Fails if the undo file cannot be written.
     pub fn keep(&mut self, machine: &mut Machine, mut kept: Setting) -> Result<(), TuneError> {
         let record = &mut self.record;
-        // A later candidate setting may have restored the old value of a knob.
+        // A knob is not kept if a later candidate setting has restored the knob's old value.
         kept.0.retain(|knob, value| !record.before.0.get(knob).is_some_and(|old| machine.is_same(knob, old, value)));
         // A new number of queues makes the kernel reset knobs that `tune` does not set.
         let resets = kept.0.keys().any(|knob| knob.of_card().is_some_and(|(_, name)| name.starts_with("channels/")));
@@ -223,7 +223,7 @@ impl Undo {
         self.save()
     }
 
-    /// Makes the undo file belong to the present boot and interface, with the present values as old
+    /// Updates an undo file of an earlier boot or interface: the present values become the old
     /// values. Returns false if the undo file already belongs to this boot and interface.
     ///
     /// # Errors
@@ -275,8 +275,8 @@ impl Undo {
         }
     }
 
-    /// Writes a .link file. From then on, systemd sets the values in the .link file, so `tune` no
-    /// longer sets these knobs and restores their old values.
+    /// Writes a .link file. The knobs in the .link file, which systemd sets, get their old values
+    /// back, and `tune` no longer sets them.
     ///
     /// # Errors
     /// Fails if the undo file or the .link file cannot be written, or if a value cannot be set.
@@ -378,10 +378,11 @@ impl Undo {
     }
 
     /// Restores the old values and removes the undo file. Knobs that a user or another program has
-    /// changed since then are left alone.
+    /// changed after `tune` are left alone.
     ///
     /// # Errors
-    /// Fails if a value cannot be restored. The undo file then stays for another attempt.
+    /// Fails if a value cannot be restored. After an error, the undo file stays for another
+    /// attempt.
     pub fn restore(self, machine: &mut Machine) -> Result<Restored, TuneError> {
         let mut result = Restored::default();
         let mut outcome = Ok(());
@@ -462,8 +463,8 @@ impl Record {
     }
 }
 
-/// Returns two paths for the undo file. The first path includes the number of the network
-/// namespace, and is used if another namespace has an interface of this name.
+/// Returns the possible paths of the undo file, with and without the number of the network
+/// namespace. The longer path is used if the undo file of another namespace has the shorter path.
 fn paths(directory: &Path, interface: &str, here: &Identity) -> [PathBuf; 2] {
     let number: String = here.namespace.chars().filter(char::is_ascii_digit).collect();
     [directory.join(format!("{interface}@{number}.json")), directory.join(format!("{interface}.json"))]

@@ -5,23 +5,23 @@ use std::fmt;
 
 use crate::facts::{CpuCounts, Sample};
 
-/// The smallest gain for which a setting is kept. A smaller gain is not worth the packets that a
-/// change reorders, and the next measurement might show a loss.
+/// The smallest gain for which a setting is kept. A gain below the minimum is not worth the packets
+/// that a change reorders, and the next measurement might show a loss.
 const GAIN_MIN: f64 = 0.03;
 
-/// A CPU that spends at least this share of its time in interrupts is at its limit. Other threads
-/// use the rest of the CPU's time.
+/// A CPU that spends at least this share of its time in interrupts is at its limit, because other
+/// threads use the rest.
 const LIMIT: f64 = 0.9;
 
-/// If a window has fewer packets, the time per packet is not accurate enough.
+/// The minimum number of packets in a window for an accurate time per packet.
 const PACKETS_MIN: u64 = 1_000;
 
 /// A window with fewer clock ticks in interrupts than this does not count. A time of five ticks is
 /// accurate to a fifth.
 const TICKS_MIN: f64 = 5.0;
 
-/// A share of lost packets that is smaller than this neither shows that the machine is at its limit
-/// nor counts as a rise.
+/// Lost packets do not show that the machine is at its limit if their share is at most `LOST_MIN`.
+/// An increase of the share by at most `LOST_MIN` is ignored.
 const LOST_MIN: f64 = 0.001;
 
 /// Student's t for a two-sided interval of 99 %, for 1 to 30 degrees of freedom.
@@ -82,10 +82,10 @@ impl Window {
         self.packets < PACKETS_MIN || self.ticks < TICKS_MIN
     }
 
-    /// Returns true if this window lost a larger share of packets than each of the other windows,
-    /// by more than the other windows differ, and the packet rate of this window is not higher. A
-    /// sender without a rate limit always causes losses, and may cause more losses when the machine
-    /// handles more packets.
+    /// Returns true if this window lost a larger share of packets than each window in `others`,
+    /// without a higher packet rate. The increase of the share must exceed the spread of the shares
+    /// in `others`. A sender without a rate limit always causes losses, and may cause more losses
+    /// when the machine handles more packets.
     pub fn loses_more_than(&self, others: &[Self]) -> bool {
         let shares = || others.iter().map(Self::lost_share);
         let (most, least) = (shares().fold(0.0, f64::max), shares().fold(1.0, f64::min));
@@ -108,8 +108,8 @@ pub struct Ratio {
 
 impl Ratio {
     /// Computes the mean ratio of new to old values, or `None` without pairs of positive values.
-    /// The confidence interval is that of the t-distribution of the logarithms. For a single pair,
-    /// the interval is unlimited.
+    /// The confidence interval comes from Student's t-distribution of the ratios' logarithms. For a
+    /// single pair, the interval is unlimited.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let logarithms: Vec<f64> = pairs.into_iter().map(|(old, new)| (new / old).ln()).collect();
         if logarithms.is_empty() || !logarithms.iter().all(|logarithm| logarithm.is_finite()) {
@@ -178,11 +178,11 @@ impl Verdict {
     /// Compares pairs of windows. In each pair, the first window was measured with the old setting.
     /// `drops_rose` is true if the last new window ended early because of drops.
     ///
-    /// The first figure that differs beyond the noise decides. The order is: the throughput if the
-    /// machine was at its limit, the busiest CPU's time per packet (which determines the maximum
-    /// throughput), the time per packet of all CPUs. If a comparison decides for the new setting,
-    /// the reverse comparison never decides for the old setting, so a second measurement does not
-    /// undo the first.
+    /// The verdict depends on the first of these figures that differs by more than the noise: the
+    /// throughput if the machine was at its limit, the busiest CPU's time per packet (which
+    /// determines the maximum throughput), the time per packet of all CPUs. If a comparison decides
+    /// for the new setting, the reverse comparison never decides for the old setting, so a second
+    /// measurement does not undo the first.
     pub fn of(pairs: &[(Window, Window)], drops_rose: bool) -> Self {
         let ratio = |value: fn(&Window) -> f64| Ratio::of(pairs.iter().map(|(old, new)| (value(old), value(new))));
         let limited = pairs.iter().filter(|(old, new)| old.is_at_limit() || new.is_at_limit()).count();
@@ -203,8 +203,7 @@ impl Verdict {
             verdict.reason = Reason::TooFew;
             return verdict;
         }
-        // Each of these pairs of booleans says whether the new setting is better, and whether it is
-        // worse.
+        // Each figure has two booleans: whether the new setting is better, and whether it is worse.
         let throughput =
             verdict.throughput.filter(|_| verdict.at_limit).map(|ratio| (ratio.is_more(), ratio.is_less()));
         let less = |ratio: Option<Ratio>| ratio.map(|ratio| (ratio.is_less(), ratio.is_more()));
@@ -334,14 +333,14 @@ mod tests {
     }
 
     /// On a veth without RPS, the sending thread also does the receiver's work, which limits the
-    /// thread's rate. With RPS, the thread sends more packets, and the backlog drops the packets
+    /// thread's rate. With RPS, the sending thread is faster, and the backlog drops the packets
     /// that the receiver cannot handle.
     #[test]
     fn a_sender_without_a_limit_loses_packets_and_gets_more_of_them_through() {
         let (old, new) = (window(1_000, 0, 490.0, 490.0), window(1_800, 5_400, 900.0, 480.0));
         assert!(!new.loses_more_than(&[old]));
         assert_eq!(verdict(old, new), (true, Reason::Throughput, true));
-        // If as many packets are lost but the packet rate is not higher, the window ends early.
+        // The same losses without a higher packet rate end the window early.
         assert!(window(1_000, 5_400, 900.0, 480.0).loses_more_than(&[old]));
     }
 

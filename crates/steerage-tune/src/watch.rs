@@ -179,7 +179,7 @@ impl Watch {
             undo.ban_again(machine.root());
         }
         for difference in differences {
-            // The knob's queue does not exist any more. If the queue is created again, the kernel
+            // The queue of this knob was removed. If the removed queue is created again, the kernel
             // sends a message.
             if difference.now.is_none() {
                 continue;
@@ -197,7 +197,7 @@ impl Watch {
     }
 }
 
-/// A value that the watch set again, or a failed attempt to set it.
+/// A kept value that was set again, or that could not be set again.
 #[derive(Debug)]
 pub struct SetAgain {
     /// The knob that differed, with its values.
@@ -216,7 +216,8 @@ impl fmt::Display for SetAgain {
     }
 }
 
-/// A new queue gets the value of a stage if all other queues have the same value.
+/// Returns the values for new queues: for each stage (such as `rps_cpus`), the value that all kept
+/// queues have in common.
 fn on_new_queues(machine: &mut Machine, interface: &str, kept: &Setting) -> Setting {
     let mut new = Setting::default();
     for stage in STAGES.iter().filter(|stage| stage.pattern.contains("/queues/")) {

@@ -294,7 +294,7 @@ impl Builder {
     /// Returns the packet function's counters, to which the program can add its own. Any thread can
     /// read the counters during the run and after it, with
     /// [`Handle::counters`](crate::Handle::counters). Snapshots, metrics and `steerage top` show
-    /// the counters too.
+    /// the packet function's counters.
     ///
     /// ```
     /// use steerage::stats::CpuCounter;
@@ -371,15 +371,15 @@ impl Builder {
         self
     }
 
-    /// Selects the flow of a packet in a tunnel. Default: the innermost flow. A hash that the
-    /// device computes does not depend on `layers`.
+    /// Selects which headers of a packet in a tunnel determine its flow. Default: the innermost
+    /// headers. `layers` does not change a hash that the device computes.
     pub fn layers(mut self, layers: Layers) -> Self {
         self.hashing.layers = layers;
         self
     }
 
     /// Sets whether steerage may use a hash that the device computes. A device's hash is used only
-    /// if all packets that must go to one handler together have the same hash. Default: yes.
+    /// if all packets that must go to the same handler have the same hash. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
         self.hashing.device_hash = yes.then_some(None);
         self
@@ -387,8 +387,7 @@ impl Builder {
 
     /// Allows a device's hash if all packets that belong together according to `affinity` have the
     /// same hash. Default: the [`AFFINITY`](crate::Handler::AFFINITY) of the handler. Call
-    /// `device_affinity` if the handler's result does not depend on which packets go to the same
-    /// CPU.
+    /// `device_affinity` if the handler also works correctly with `affinity`.
     pub fn device_affinity(mut self, affinity: Affinity) -> Self {
         self.hashing.device_hash = Some(Some(affinity));
         self
@@ -396,7 +395,7 @@ impl Builder {
 
     /// Sets how many frames may wait for one CPU, like Linux's `netdev_max_backlog`. All live
     /// queues (queues that cannot wait) share this limit. Each queue whose device can wait, such as
-    /// a file, has its own limit of the same size. Default: 1000.
+    /// a file, has a separate limit of `frames`. Default: 1000.
     pub fn backlog(mut self, frames: usize) -> Self {
         self.limits.backlog = frames;
         self
@@ -414,7 +413,7 @@ impl Builder {
     /// With 0, there is no cache. Default:
     /// [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages), or no cache if the
     /// queue's device has its own blocks of memory. If the device has its own blocks, only copied
-    /// frames use the cache.
+    /// frames use the local page cache.
     pub fn lpc_pages(mut self, pages: usize) -> Self {
         self.lpc_pages = Some(pages);
         self
@@ -451,8 +450,9 @@ impl Builder {
     }
 
     /// Sets the maximum number of packets from [`Cpu::send`](crate::Cpu::send) that may wait on
-    /// each CPU. The page pool reserves a page for each of these packets. Default: 0, or 64 with a
-    /// [sender](Self::add_sender). Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
+    /// each CPU. The page pool reserves one page for each packet that may wait to be sent. Default:
+    /// 0, or 64 with a [sender](Self::add_sender). Maximum:
+    /// [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
         self
@@ -495,7 +495,7 @@ impl Builder {
 
     /// Sets the stack size, in bytes, of each thread that [`Instance::start`] starts. A handler may
     /// take at most a quarter of the stack, because several copies of the handler are on the stack
-    /// while it is created. A handler's data in a `Box` or a `Vec` does not count. Default:
+    /// while it is created. Data of the handler in a `Box` or a `Vec` is not on the stack. Default:
     /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;
@@ -507,9 +507,9 @@ impl Builder {
     /// With [`Balance`](crate::Balance), the default, the receiving CPU does all the work as long
     /// as it is fast enough, and other CPUs are added when the load grows. With
     /// [`Hash`](crate::Hash), all CPUs have equal shares of the buckets, as in Linux. Each group of
-    /// queues has its own policy, which [`Policy::fresh`] creates. A policy that panics, or chooses
-    /// a CPU outside of its group of queues, is reported once and replaced by
-    /// [`Hash`](crate::Hash).
+    /// queues (the queues with the same mask) has its own policy, which [`Policy::fresh`] creates.
+    /// A policy that panics, or chooses a CPU outside of its group of queues, is reported once and
+    /// replaced by [`Hash`](crate::Hash).
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Box::new(Guarded::new(policy));
         self

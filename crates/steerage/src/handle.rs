@@ -26,9 +26,9 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Replaces the policy. Every group of queues begins again with the new policy, and the state
-    /// of the old policy is lost. When this function returns, buckets have begun to move to the
-    /// CPUs of the new policy. [`is_settled`](control::Handle::is_settled) returns true after all
+    /// Replaces the policy of every group of queues (the queues with the same mask). The state of
+    /// the old policy is lost. When this function returns, buckets have begun to move to the CPUs
+    /// of the new policy. [`is_settled`](control::Handle::is_settled) returns true after all
     /// buckets have arrived.
     pub fn set_policy(&self, policy: impl Policy + 'static) {
         self.control.set_policy(Guarded::new(policy));
@@ -40,18 +40,18 @@ impl Handle {
         self.ledgers().counters(&self.cpus())
     }
 
-    /// Does the policy's work that is due at the time `now`. Returns the time of the next call, or
-    /// `None` if the policy needs no call until another policy is set. Times are readings of the
-    /// CPUs' clock. This is [`now`](control::Handle::now), unless the program supplies its own
-    /// clock.
+    /// Does the policy's work that is due at the time `now`. Returns the time at which the program
+    /// must call `control` again, or `None` if no call is needed until another policy is set. `now`
+    /// is the time of [`Handle::now`](control::Handle::now), or of the clock that the program
+    /// supplies for its CPUs.
     ///
-    /// The thread of [`Instance::start`](crate::Instance::start) calls this function. A program
+    /// [`Instance::start`](crate::Instance::start) starts a thread that calls `control`. A program
     /// that runs CPUs on its own threads must call this function from another thread: see
     /// [`Instance::split`](crate::Instance::split).
     ///
     /// A call of `control` before the due time has no effect. A late call loses no packets: until
     /// the call, the last map of buckets to CPUs steers packets. If another thread is executing
-    /// `control`, the call returns at once, with an early time for the next call.
+    /// `control`, the call does nothing, and the returned time is shortly after `now`.
     pub fn control(&self, now: Timestamp) -> Option<Timestamp> {
         self.control.check(now)
     }

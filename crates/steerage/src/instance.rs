@@ -50,9 +50,9 @@ impl<H: Handler> Instance<H> {
     }
 
     /// Splits the instance into one part for each CPU. The caller starts, pins and names the
-    /// threads that run the parts, and calls [`Handle::control`] regularly. Without these calls,
-    /// the policy [`Balance`](crate::Balance) never adds a CPU. The policy
-    /// [`Hash`](struct@crate::Hash) needs no calls.
+    /// threads that run the parts, and calls [`Handle::control`] regularly. Without calls of
+    /// `control`, the policy [`Balance`](crate::Balance) never adds a CPU. The policy
+    /// [`Hash`](struct@crate::Hash) works without `control`.
     ///
     /// ```
     /// use std::thread;
@@ -140,7 +140,8 @@ pub struct Running<R> {
 struct CpuThreads {
     run: StopsWhenDropped,
     threads: Vec<JoinHandle<()>>,
-    /// Each thread sends its CPU when it ends, and true if the receive path has not panicked.
+    /// The channel that gets, from each thread that ends, its CPU, and true if the receive path has
+    /// not panicked.
     ended: Receiver<(CpuId, bool)>,
     cpus: Vec<CpuId>,
     control: ControlThread,
@@ -165,15 +166,16 @@ impl Drop for StopsWhenDropped {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Outcome<R> {
-    /// The ledger at the end of the run.
+    /// The packet counters (ledger) at the end of the run.
     pub snapshot: Snapshot,
     /// The reports of the handlers, by CPU.
     pub reports: Vec<(CpuId, R)>,
-    /// The CPUs whose threads did not end in time, because their handlers did not return. The
-    /// threads of these CPUs are still running.
+    /// The CPUs whose threads are still running after the time limit, because their handlers did
+    /// not return.
     pub left_behind: Vec<CpuId>,
     /// The CPUs on which the receive path panicked, or on which a handler panicked while it was
-    /// created or finished. Panics of a handler while it handles packets are not included.
+    /// created or finished. A CPU whose handler panicked only while it handled packets is not in
+    /// `failed`.
     pub failed: Vec<CpuId>,
     /// The CPUs whose reports are incomplete. After a panic, or if a handler did not return in
     /// time, the CPU gets a new handler, and the report covers only the packets of the last
@@ -202,7 +204,7 @@ impl<R> Running<R> {
     }
 
     /// Lets the run continue until every queue has ended, or until the returned handle stops the
-    /// run. The reports of the handlers are lost.
+    /// run. After `detach`, the reports of the handlers are lost.
     pub fn detach(mut self) -> Handle {
         self.threads.run.armed = false;
         self.handle()
@@ -249,7 +251,7 @@ impl CpuThreads {
                     tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
                     stops.stop();
                 }
-                // Sending fails only if the receiver was already dropped.
+                // `send` fails only if the channel's receiving end was already dropped.
                 let _ = to_join.send((cpu, has_ended));
                 drop(keeps_control);
             };

@@ -120,9 +120,9 @@
 //!
 //! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash.
 //! [`PacketClock`](flow::PacketClock) is for timeouts that follow the packets' own times.
-//! [`flow::Table`] keeps a state for each flow. The state expires, and moves to another CPU with
-//! the flow's bucket. [`flow::wire`] contains protocol numbers, header layouts, the Internet
-//! checksum and a frame builder.
+//! [`flow::Table`] keeps a state for each flow, which expires, and moves to another CPU with the
+//! flow's bucket. [`flow::wire`] contains protocol numbers, header layouts, the Internet checksum
+//! and a frame builder.
 //!
 //! [`stats`] is the ledger, which counts packets. A [`Snapshot`] contains all counts by queue, CPU
 //! and output, and the [counters](Builder::counters) of the packet function. Each lost packet is
@@ -174,8 +174,8 @@ pub use {steerage_testing as testing, steerage_topology as topology};
 
 /// The ledger: how many packets were received, delivered and dropped, by CPU, queue and output.
 ///
-/// With the cargo feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The
-/// keys of its JSON form are those of `snapshot` in the JSON report of the command `steerage`. A
+/// With the cargo feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. A
+/// snapshot in JSON has the same keys as `snapshot` in the JSON report of the command `steerage`. A
 /// serialized snapshot does not contain the addresses of flows
 /// ([`Elephant::flow`](stats::Elephant::flow)).
 pub mod stats {
@@ -223,8 +223,8 @@ pub mod messages {
 ///   and the offset at which the frame begins. `Completions::alloc` allocates one page.
 /// - When a page is filled, `Completions::rx_finish` hands the frame over, and returns a page to
 ///   post in place of the filled page. If no page is free, the frame is dropped (drop reason
-///   `no_page`) and `rx_finish` returns the frame's own page. An entry of the ring is never without
-///   a page.
+///   `no_page`) and `rx_finish` returns the filled page, to be posted again. An entry of the ring
+///   is never without a page.
 /// - `Completions::give_page` or `RxQueue::close` returns a page without a frame to the pool. If
 ///   the device merely drops the `Page`, the pool loses the page. In debug and fuzz builds, a
 ///   device that writes to a page after returning the page causes a panic.
@@ -239,16 +239,18 @@ pub mod messages {
 /// # Memory of its own
 ///
 /// A device with its own memory, such as a mapped ring or file, can *lend* frames from this memory.
-/// A lent frame is copied to a page only if a packet function writes to the frame or keeps it.
+/// A frame in the device's memory is copied to a page only if a packet function writes to the frame
+/// or keeps it.
 ///
 /// - `Blocks::map` returns the blocks and a `Claim`, which the device keeps. Only the holder of the
-///   `Claim` can read or write a block, or lend frames from it. `RxQueue::open` returns the blocks
-///   by `Opened::lending`.
-/// - `Completions::lending` returns the part of a block after the last lent frame. Hand over the
-///   frames of a block from front to back, with `Lending::push` for one frame or
+///   `Claim` can read or write a block, or lend frames from it. `RxQueue::open` hands the blocks
+///   over with `Opened::lending(blocks)`.
+/// - `Completions::lending` returns the free part of a block, after the last lent frame. Hand over
+///   the frames of a block from front to back, with `Lending::push` for one frame or
 ///   `Lending::push_each` for many.
-/// - A `FrameHeader` of 16 bytes before the frame contains its time and its length on the wire. In
-///   a page, the `FrameHeader` is at the end of the headroom (`Completion::with_header`).
+/// - A `FrameHeader` of 16 bytes before the frame contains the frame's receive time and its length
+///   on the wire. In a page, the `FrameHeader` is at the end of the headroom
+///   (`Completion::with_header`).
 ///
 /// A frame that is not completely inside its page or block is counted as lost (drop reason
 /// `device`).
@@ -256,8 +258,8 @@ pub mod messages {
 /// # Frames in several buffers
 ///
 /// A `Gather` collects the buffers of a frame, whose first buffer must contain all headers.
-/// `Completions::gather` adds a buffer. `Completions::rx_finish_part` adds a buffer, and returns
-/// another page to post. `Completions::push_gathered` hands the frame over, and
+/// `Completions::gather` adds a buffer to the frame. `Completions::rx_finish_part` adds a buffer,
+/// and returns another page to post. `Completions::push_gathered` hands the frame over, and
 /// `Completions::spoil` reports that one of its buffers was lost. `RxQueue::close` calls
 /// `Gather::close`, which returns the pages of an incomplete frame.
 ///
@@ -286,19 +288,19 @@ pub mod messages {
 /// `flow::offload`) describes how to cut a super-frame into packets.
 ///
 /// - `Offload::from_virtio` reads and checks a `virtio_net_hdr`. `Offload::super_frame` is for a
-///   device that created the headers of the super-frame itself. If one of these functions returns
-///   an error, report the frame with `Completions::lost`. `Lending::push_offload` hands the
+///   device that created the headers of the super-frame itself. If `from_virtio` or `super_frame`
+///   returns an error, report the frame with `Completions::lost`. `Lending::push_offload` hands the
 ///   super-frame over, and needs 32 bytes (`OFFLOAD_BYTES`) before the frame. The device counts
 ///   packets on the wire in `DeviceCounts` (`wire_packets`, `wire_bytes`).
 /// - `Offload::to_virtio` creates the `virtio_net_hdr` for the kernel, and `Segments` cuts the
 ///   super-frame into packets. An output that does not support super-frames must refuse them. If
-///   `TxCapabilities::merged` is set, `TxQueue::send` accepts packets that were merged before the
-///   handler, and counts each as `packet.frames()` packets in `Sent`. Otherwise, merged packets are
-///   split before the output gets them.
-/// - Limit the number of blocks that packets for each CPU can occupy (`Blocks::shared`). If the
-///   number is not limited, packets for a stalled CPU may occupy all blocks. If no block is free,
-///   the device must continue to receive: it copies short packets into pages, and reports
-///   super-frames as lost.
+///   `TxCapabilities::merged` is set, `TxQueue::send` accepts merged packets, and counts all
+///   `packet.frames()` frames of a merged packet in `Sent`. If `merged` is not set, merged packets
+///   are split before the output gets them.
+/// - Limit the number of blocks that packets for each CPU can occupy (`Blocks::shared`). Without
+///   this limit on blocks, packets for a stalled CPU may occupy all blocks. If all blocks of the
+///   device's memory are occupied, the device must continue to receive: it copies short packets
+///   into pages, and reports super-frames as lost.
 pub mod device {
     pub use steerage_core::completions::{Completions, Filled, Gather, Lending, OFFLOAD_BYTES};
     pub use steerage_core::device::{

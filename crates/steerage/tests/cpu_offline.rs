@@ -21,15 +21,16 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::Nothing;
 
-/// Takes a CPU offline until this value is dropped. If the process ends before the drop, a shell
-/// takes the CPU online.
+/// Takes a CPU offline until this value is dropped. If the process is killed, a shell takes the CPU
+/// online.
 struct Off {
     switch: PathBuf,
     guard: Child,
 }
 
-/// Starts a shell that runs a command on a path when this process ends, or earlier. In its own
-/// session (`setsid`), the shell survives if the process group of a hanging test is killed.
+/// Starts a shell that runs `command` with `path` when its standard input is closed, at the latest
+/// when this process ends. In its own session (`setsid`), the shell survives if the process group
+/// of a hanging test is killed.
 fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
     let script = format!("cat >/dev/null; {command}");
     Command::new("setsid").args(["sh", "-c", &script]).arg(path).stdin(Stdio::piped()).spawn()
@@ -115,8 +116,7 @@ fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
 /// Only one test runs at a time, because each test takes CPUs from the whole process.
 static CPUS: Mutex<()> = Mutex::new(());
 
-/// A cpuset that contains this process. If the process ends before the drop, a shell removes the
-/// cpuset.
+/// A cpuset that contains this process. If the process is killed, a shell removes the cpuset.
 struct Cpuset {
     folder: PathBuf,
     guard: Child,
@@ -213,8 +213,7 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     wait_until_on(&handle, &ours);
     let off = match Off::new(last) {
         Ok(off) => off,
-        // Virtual machines and containers often refuse to take CPUs offline. `topology/tests.rs`
-        // uses fake machines.
+        // Virtual machines and containers often refuse to take CPUs offline.
         Err(why) => return skip(&why),
     };
     let without: CpuMask = ours.iter().filter(|cpu| *cpu != last).collect();

@@ -1,10 +1,10 @@
-//! A packet CPU neither waits for a lock nor allocates memory in a round (one pass of its loop). In
-//! the meantime, the test changes masks a thousand times per second, reads snapshots in a loop, has
-//! an active policy, and lets CPUs be declared dead.
+//! A packet CPU neither waits for a lock nor allocates memory in a round (one pass of its loop).
+//! During the run, the test changes masks a thousand times per second, reads snapshots in a loop,
+//! has an active policy, and lets CPUs be declared dead.
 //!
-//! With debug assertions, each thread marks its rounds. In a round, the control lock panics instead
-//! of waiting, and this binary's allocator ends the process. The test takes three seconds, or a
-//! minute in the long checks: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
+//! With debug assertions, each packet thread records whether it is in a round. In a round, waiting
+//! for the control lock panics, and allocating ends the process. The test takes three seconds, or a
+//! minute in the long checks, with `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
 #![cfg(debug_assertions)]
 #![allow(unsafe_code)]
 

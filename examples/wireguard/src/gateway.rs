@@ -71,8 +71,8 @@ pub(crate) struct Counts {
     pub(crate) strayed: u64,
     /// Packets that were dropped because the output had no free space.
     pub(crate) no_room: u64,
-    /// Packets and messages that arrived as part of a super-frame (merged with other packets). In
-    /// addition, each of these packets is counted by its outcome, such as `sealed` or `opened`.
+    /// Packets and messages that arrived as part of a super-frame (merged with other packets), and
+    /// that also count by their outcome, such as `sealed` or `opened`.
     pub(crate) merged: u64,
 }
 
@@ -125,7 +125,7 @@ impl Gateway {
         };
         let Some(to) = peer.endpoint else { return self.out.counts.no_endpoint += 1 };
         self.out.counts.sealed += 1;
-        // If the peer has no session, the packet waits in the peer's `tunnel`, and `message` is the
+        // Without a session, `encapsulate` stores the packet in the peer's tunnel, and returns the
         // first message of a handshake.
         if let TunnResult::WriteToNetwork(message) = peer.tunnel.encapsulate(packet, self.out.message()) {
             let len = message.len();
@@ -172,7 +172,7 @@ impl Gateway {
                 TunnResult::Err(_) => return self.out.counts.refused += 1,
             }
         }
-        // The message is authentic. Therefore its source address becomes the peer's new address.
+        // The message is authentic, so the peer's new address is the message's source address.
         peer.endpoint = Some(from);
     }
 
@@ -191,8 +191,8 @@ impl Gateway {
 const COOKIE_REPLY: u8 = 3;
 
 /// Returns the state of a peer. If this CPU has the peer's bucket (a group of flows) but not the
-/// peer's state, the function makes the state. The peer's state is missing at the start of the
-/// gateway, and if another CPU has lost this state.
+/// peer's state, the function makes the state. A peer has no state when the gateway starts, or
+/// after another CPU has lost the state.
 fn find<'p>(
     network: &Network,
     peers: &'p mut [Option<Box<Peer>>],

@@ -24,15 +24,15 @@ use crate::traffic::{Check, Checked, Connected, Frames, PEERS, Recorded, Work, c
 /// with the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Series {
-    /// One CPU receives packets and does nothing with them. The cost per packet is r (receive).
+    /// One CPU receives packets and does nothing with them, which costs r (receive) per packet.
     Receive,
-    /// One CPU does everything. The cost per packet is r + w (receive and work).
+    /// One CPU does everything, which costs r + w (receive and work) per packet.
     One,
     /// One CPU receives packets and hands all of them to the second CPU, which does nothing with
-    /// them. The cost per packet is r + h (receive and hand over).
+    /// them. The receiving CPU's cost per packet is r + h (receive and hand over).
     Give,
     /// One CPU receives packets and hands all of them to the second CPU, which encrypts or decrypts
-    /// them. The cost per packet is w + c (work and take over).
+    /// them. The second CPU's cost per packet is w + c (work and take over).
     Take,
     /// Two CPUs work. The receiving CPU handles three peers, and the other CPU handles five peers.
     Two,
@@ -239,7 +239,6 @@ fn gateway(
     Ok(run)
 }
 
-/// The times of a run, and the outcome with the reports of the packet functions.
 type Measured<R> = Result<(Run, Outcome<R>), Box<dyn Error>>;
 
 /// Handles all packets. Measures how long the second half of the packets takes.

@@ -58,8 +58,8 @@ impl Network {
     pub(crate) fn new(private_key: StaticSecret, port: u16, peers: Vec<PeerConfig>) -> std::io::Result<Self> {
         let public_key = PublicKey::from(&private_key);
         let hasher = FlowHasher::keyed(&HashKey::random()?);
-        // The session indices are random. If session indices were not random, the gateway could
-        // mistake datagrams of another tunnel inside this tunnel for its own messages.
+        // If session indices were not random, the gateway could mistake datagrams of a nested
+        // WireGuard tunnel for its own messages.
         let mut by_index = HashMap::new();
         let mut indices = Vec::new();
         while indices.len() < peers.len() {
@@ -98,7 +98,7 @@ impl Network {
     /// The first message of a handshake names its sender only in encrypted form. To learn the
     /// sender, the receiving CPU has to do one of the handshake's five Diffie-Hellman operations.
     /// This Diffie-Hellman operation took 82 us on a busy machine (the command `memory` prints the
-    /// time). The rate limiter bounds the number of these Diffie-Hellman operations.
+    /// time). The rate limiter bounds the number of first messages that are decrypted.
     pub(crate) fn flow_key(&self, frame: &[u8]) -> Option<FlowKey> {
         let peer = match (newborn(frame), datagram(frame)) {
             (Some(peer), _) => Some(peer),
@@ -127,8 +127,8 @@ impl Network {
     }
 
     /// Returns the peer that a message from the outer network names as its sender. The sender is
-    /// not authenticated yet. Only the sender of a handshake has proved that it knows the gateway's
-    /// public key.
+    /// not authenticated yet. The first message of a handshake proves only that its sender knows
+    /// the gateway's public key. Other messages prove nothing.
     pub(crate) fn sender(&self, from: IpAddr, message: &[u8], cookie: &mut [u8]) -> Sender {
         let indexed = |index: u32| self.by_index.get(&(index >> 8)).copied();
         let found = match Tunn::parse_incoming_packet(message) {
@@ -181,7 +181,7 @@ pub(crate) fn birth(peer: PeerId) -> [u8; 8] {
     (peer as u64).to_be_bytes()
 }
 
-/// If [`birth`] made this frame, returns the peer that the frame names.
+/// Returns the peer of a frame that [`birth`] made, and `None` for other frames.
 pub(crate) fn newborn(frame: &[u8]) -> Option<PeerId> {
     Some(u64::from_be_bytes(frame.try_into().ok()?) as PeerId).filter(|_| frame[0] == 0)
 }

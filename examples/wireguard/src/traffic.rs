@@ -184,7 +184,7 @@ impl Checked {
         Self { work, latest: array::from_fn(|_| AtomicU32::new(0)) }
     }
 
-    /// Returns the peer and the number of a packet. For messages to a peer, the number is
+    /// Returns the peer and the number of a packet. If the gateway encrypts, the packet's number is
     /// WireGuard's message counter.
     fn number(&self, frame: &[u8]) -> Option<(usize, u32)> {
         let at = |at: usize| frame.get(at..)?.first_chunk::<4>().copied();

@@ -77,8 +77,8 @@ fn check_packed(bytes: &[u8]) {
     let is_unpacking =
         |(_, error): &(_, Option<String>)| error.as_ref().is_some_and(|error| error.contains("cannot unpack"));
     if is_unpacking(&read_whole) || is_unpacking(&in_pieces) {
-        // In damaged data, the bytes of one step of the decompressor are lost. If the data arrives
-        // in smaller pieces, the reader may find an error of the capture format first.
+        // If decompression fails, the output of the decompressor's last call is lost. If the data
+        // arrives in smaller pieces, the reader may find an error of the capture format first.
         assert!(read_whole.1.is_some() && in_pieces.1.is_some(), "in pieces of {piece} one of them is sound");
         let (few, many) = if in_pieces.0.len() < read_whole.0.len() {
             (&in_pieces.0, &read_whole.0)
@@ -89,7 +89,7 @@ fn check_packed(bytes: &[u8]) {
         return;
     }
     assert!(in_pieces.0 == read_whole.0, "in pieces of {piece} it reads other frames");
-    // The message contains the position in the compressed file, which depends on the pieces.
+    // The position in the error message depends on the length of the pieces.
     let (one, other) = (in_pieces.1.map(without_numbers), read_whole.1.map(without_numbers));
     assert_eq!(one, other, "in pieces of {piece}");
 }

@@ -19,7 +19,7 @@ pub(crate) fn dissect(bytes: &[u8]) {
     assert!(found.ip.is_none_or(|ip| (ip.offset as usize) < frame.len()));
     assert_eq!(found.is_flow, found.ip.is_some());
     assert!(found.transport_offset.is_none_or(|at| (at as usize) < frame.len()));
-    // A fragment must come from the innermost IP header.
+    // `fragment` must describe the innermost IP header.
     if let Some(fragment) = found.fragment() {
         assert_eq!(found.ip.map(|ip| ip.offset), Some(fragment.ip_offset));
     }

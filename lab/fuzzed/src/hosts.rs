@@ -97,7 +97,7 @@ pub(crate) fn forward(bytes: &[u8]) {
             assert!(sent.iter().all(|frame| frame.bytes.len() <= MTU + LINK_BYTES));
             sent_in_all += sent.len();
         }
-        // A new router also replaces the tester's growing record of sent frames.
+        // The router is replaced because the tester keeps all sent frames.
         if sent_in_all > SENT_MAX {
             *router = None;
         }
@@ -106,8 +106,7 @@ pub(crate) fn forward(bytes: &[u8]) {
 
 const SENT_MAX: usize = 256;
 
-/// The number of inputs after which the host is replaced. Until then, connections of earlier inputs
-/// stay open.
+/// The number of inputs after which the host, with its open connections, is replaced.
 const INPUTS_MAX: usize = 64;
 
 /// Each frame has exactly one outcome, and no reply is longer than the link allows.

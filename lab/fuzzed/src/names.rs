@@ -24,8 +24,8 @@ pub(crate) fn flow(bytes: &[u8]) {
     }
     let names = fuzzing::names(&packets, is_dns);
     if is_stream && packets.iter().all(|(turned, ..)| !turned) && is_in_order(&packets) {
-        // A name in the packets must also be found in one packet with all data, unless there are
-        // too many packets or too much data to store.
+        // A name that is found in several packets must also be found if one packet has their data,
+        // unless there are too many packets or too much data to store.
         let whole: Vec<u8> = packets.iter().flat_map(|(_, _, data)| data.iter().copied()).collect();
         let of_whole = fuzzing::names(&[(false, Some(0), &whole)], is_dns);
         let begins = names.is_some() && packets.len() > 1 && fuzzing::names(&packets[..1], is_dns).is_none();

@@ -22,11 +22,11 @@ const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 const NANOS: f64 = 60.0;
 const NANOS_A_LIST: f64 = 250.0;
 
-/// Packets per second at which the search begins. Every machine can forward packets at a higher
-/// rate.
+/// Packets per second at which the search begins, fewer than every machine can forward.
 const RATE_MIN: f64 = 250_000.0;
 
-/// The published percentage of lost packets without a hand-over: about 60 % were forwarded.
+/// The percentage of lost packets without a hand-over: in the published measurement, about 60 %
+/// were forwarded.
 const PUBLISHED_LOSS: f64 = 40.0;
 
 const ONE_CPU: &str = "one CPU";
@@ -55,8 +55,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     vec![experiment, at_one_rate(settings)]
 }
 
-/// The experiment at the published load, of which one CPU can forward only 60 %. Each round
-/// searches again for the packet rate of the published load.
+/// The experiment at the load of the published measurement. Each round searches again for the
+/// packet rate of which one CPU can forward only 60 %.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("handoff-rate", 5, settings);
     let (on, time) = (settings.pair(), settings.measured / 8);

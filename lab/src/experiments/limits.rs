@@ -26,7 +26,7 @@ const MEMORY_MAX: usize = 2 << 30;
 const ROUNDS_OF_QUEUES: usize = 80;
 const IDLE_ROUNDS: u32 = 500;
 
-/// The simulator's case: packets, simulated CPUs, and nanoseconds of work per packet.
+/// The number of packets in the simulated run. `SIMULATED_WORK`: nanoseconds of work per packet.
 const SIMULATED: f64 = 1e6;
 const SIMULATED_CPUS: usize = 64;
 const SIMULATED_WORK: f64 = 1000.0;
@@ -94,8 +94,8 @@ fn follow(cpus: usize) -> Result<Measurement, LabError> {
     Ok(Measurement::of("start_ms", started).and("follow_ms", followed).and("stop_ms", millis(began)))
 }
 
-/// Measures a round of an idle CPU, and its check before a sleep. The rings were used before, and
-/// are empty.
+/// Measures an idle CPU's round, and the CPU's check (`arm`) before it sleeps. The rings were used
+/// before, and are empty.
 fn idle(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
     let input = Arrivals { per_second: 1e10, ..arrivals(queues) }.open(1.0).0;
     let owners: Vec<CpuId> = (0..queues as u16).map(CpuId).collect();

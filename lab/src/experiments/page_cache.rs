@@ -20,10 +20,10 @@ use crate::runs::{Busy, CpuPair};
 
 use page_loop::PageLoop;
 
-/// The number of polls (batches of pages) that a queue has in flight before pages return.
+/// The number of polls (batches of pages) after which the pages of a poll return to their queue.
 const POLLS_UNDER_WAY: usize = 8;
 
-/// The number of polls in a burst of pages, which fits into a backlog of default size.
+/// The number of polls whose pages return together. These pages fit into a backlog of default size.
 const POLLS_OF_BURST: usize = 15;
 
 const FRAME_BYTES: usize = 1500;
@@ -35,8 +35,8 @@ const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
-/// Estimated nanoseconds per page without a frame. `FRAME_NANOS`: nanoseconds per page with a
-/// frame.
+/// Estimated nanoseconds per page whose bytes no CPU reads or writes. `FRAME_NANOS`: per page into
+/// which a frame is written.
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
@@ -74,9 +74,9 @@ fn whole_path(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// The experiment at one packet rate, as published: the CPUs are always busy at this rate without
-/// the page cache. A run with the page cache at the same rate measures how busy the CPUs are. Each
-/// round determines the packet rate again.
+/// The experiment at the packet rate at which the CPUs are always busy without the page cache, as
+/// in the published measurement. A run with the page cache at this packet rate measures how busy
+/// the CPUs are. Each round determines the packet rate again.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("page-cache-rate", 5, settings);
     let times = (settings.warm_up / 4, settings.measured);
@@ -297,8 +297,8 @@ fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Re
             // If pinning failed after pages were sent, no thread would return them.
             pin(on.work)?;
             let _ = ready.send(());
-            // The consumer end moves to the worker's stack. On the sender's stack, the consumer end
-            // would share cache lines with data that the sender writes.
+            // The ring's consumer end moves to the worker's stack, so that it shares no cache lines
+            // with data that the sender writes.
             Ok(give_back(consumer, pages))
         });
         if is_ready.recv().is_err() {
@@ -353,7 +353,8 @@ mod tests {
             assert!(on.values["cached_percent"] > 95.0, "{comes_home:?}: {on:?}");
             assert_eq!(off.values["cached_percent"], 0.0, "{comes_home:?}: {off:?}");
             for measured in [on, off] {
-                // The two clocks may differ a little.
+                // CPU time and elapsed time may differ a little, because they are measured by two
+                // clocks.
                 assert!((0.0..=2.02).contains(&measured.values["cpus"]), "{measured:?}");
                 assert!(measured.values["cpu_ns"] > 0.0 && measured.values["page_ns"] > 0.0, "{measured:?}");
             }
@@ -364,7 +365,7 @@ mod tests {
     fn a_larger_cache_takes_more_of_a_burst() {
         let part = |pages| contended(pages, ComesHome::InBursts).values["cached_percent"];
         let parts = CACHE_SIZES.map(part);
-        // The larger caches have space for a whole burst.
+        // A page cache of at least 1,024 pages has space for a whole burst.
         assert!(parts[..4].is_sorted_by(|a, b| a < b) && parts[3..].iter().all(|part| *part > 95.0), "{parts:?}");
     }
 

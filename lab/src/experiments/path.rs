@@ -56,7 +56,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     for (name, prefetches) in [("bare loop with prefetch", true), ("bare loop", false)] {
         experiment.case(name, None, 2, move || Ok(run_bare(on, device, prefetches)?.measurement()));
     }
-    // This case needs two CPUs, because it is compared with cases on two CPUs.
+    // The case on one CPU runs only if there are two CPUs, like the cases with which it is
+    // compared.
     experiment.case("one CPU does all", None, 2, move || {
         let (times, _) = run_alone(on.receive, Builder::new(), device.input(), frames, ReadsHeaders::default)?;
         Ok(times.measurement())

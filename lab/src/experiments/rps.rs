@@ -31,7 +31,7 @@ enum Way {
     Inline,
     /// The receiving CPU only collects packets, and one other CPU handles them.
     Worker,
-    /// The hash of a packet selects one of all CPUs.
+    /// Each packet's hash selects one of all CPUs, including the receiving CPU.
     Hash,
     /// The `balance` policy chooses CPUs by load.
     Balance,
@@ -171,8 +171,8 @@ fn fewer_queues(cpus: usize) -> usize {
     (cpus / 4).max(1)
 }
 
-/// Returns runs with more queues and no steering, and runs with fewer queues and steering, with the
-/// number of CPUs of each.
+/// Returns runs with few queues, with and without steering, and a run with twice as many queues and
+/// no steering. Each run comes with its name and its number of CPUs.
 fn runs_by_queues(settings: &Settings) -> impl Iterator<Item = (&'static str, usize, Run)> + '_ {
     let all = settings.cpus.len();
     let fewer = fewer_queues(all);
@@ -224,7 +224,8 @@ pub(super) fn delay(settings: &Settings) -> Vec<Experiment> {
             [(INLINE, Way::Inline, 1), (WORKER, Way::Worker, 2), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)];
         for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
-            // On one CPU, the overhead of the receive path is small compared with this work.
+            // The overhead of the receive path is ignored, because it is small compared with
+            // `DELAY_COST`.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
             experiment.takes(run.takes());
             experiment.case(name, Some(f64::from(load)), cpus, move || {

@@ -13,7 +13,8 @@ use crate::measurement::Measurement;
 
 const CPUS: [usize; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// The numbers of CPUs with non-uniform traffic, which takes longer to simulate.
+/// Traffic that is not uniform takes longer to simulate, and is simulated only with these numbers
+/// of CPUs.
 const CPUS_OF_TRAFFIC: [usize; 4] = [4, 16, 64, 256];
 
 const QUEUES: [usize; 5] = [1, 4, 16, 64, 256];
@@ -42,14 +43,14 @@ const PACKETS_MIN: f64 = 40_000.0;
 const QUICK: u32 = 20;
 
 /// The work per packet in a run with `balance`, in nanoseconds, already multiplied by
-/// [`ScaleRun::stretch`]. With this work, a full batch takes 1.3 ms. A CPU handles a full backlog
-/// in less than 20 ms, the time limit of a bucket's move. (With 40,000 ns of work and more than 256
-/// CPUs, the policy observes too few packets, and packets wait five times as long.)
+/// [`ScaleRun::stretch`]. With 20,000 ns of work per packet, a full batch takes 1.3 ms. A CPU
+/// handles a full backlog in less than 20 ms, the time limit of a bucket's move. (With 40,000 ns of
+/// work and more than 256 CPUs, the policy would observe too few packets.)
 const STRETCHED_WORK: f64 = 20_000.0;
 const STRETCHED_BACKLOG: usize = 500;
 
-/// The warm-up of `balance`. [`LEARNS`], [`LEARNS_OF_MANY`] and [`MEASURES`] depend on times of the
-/// library, so [`ScaleRun::stretch`] does not apply to them.
+/// The warm-up of `balance`. Like [`LEARNS_OF_MANY`] and [`MEASURES`], it depends on time constants
+/// of the library, so it is not multiplied by [`ScaleRun::stretch`].
 const LEARNS: Duration = Duration::from_millis(800);
 /// The warm-up if many CPUs join: `balance` adds CPUs in steps, which take longer with more
 /// buckets.
@@ -60,7 +61,7 @@ const MEASURES: Duration = Duration::from_millis(100);
 const BACKLOG: usize = 1000;
 
 /// The real time that the simulator takes for a packet, for a ring and for a hand-over, in
-/// nanoseconds. These times are used only to estimate the remaining time.
+/// nanoseconds, only to estimate the remaining time.
 const PACKET_TAKES: f64 = 1500.0;
 const RING_TAKES: f64 = 2000.0;
 const HANDS_OVER: f64 = 20.0;

@@ -18,8 +18,8 @@ pub use steerage::flow::wire::port::ECHO as ECHO_PORT;
 /// 16,384 connections take up to 288 MiB.
 pub const CONNECTIONS_DEFAULT: usize = 16_384;
 
-/// By default, one peer may have 1 / `PEER_PART` of all connections. Four peers are needed to use
-/// up all connections, and one load generator can still have thousands.
+/// By default, one peer may have 1 / `PEER_PART` of all connections. One peer alone cannot use up
+/// all connections, but one load generator can have thousands.
 const PEER_PART: usize = 4;
 
 /// The default time without data from the peer after which a connection is reset.
@@ -59,7 +59,7 @@ pub enum Service {
 /// The configuration of a responder.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The host's addresses. No other host may have one of them.
+    /// The host's addresses, which no other host may have.
     pub(super) addresses: Vec<IpAddr>,
     pub(super) broadcasts: Vec<Ipv4Addr>,
     pub(super) mac: Mac,

@@ -28,7 +28,8 @@ const PATTERN: [u8; PATTERN_BYTES] = {
     pattern
 };
 const PERIOD: usize = 251;
-/// The longest piece of a response that is copied at a time: a multiple of the pattern's period.
+/// The longest piece of a response that is copied at a time: a multiple of [`PERIOD`], after which
+/// the bytes of a response repeat.
 const PATTERN_BYTES: usize = 16 * PERIOD;
 
 /// The delay of an ACK: the minimum of the Linux kernel. RFC 9293, 3.8.6.3, allows a delay of at
@@ -175,7 +176,7 @@ impl Connection {
     }
 
     pub(super) fn challenge(&mut self, stack: &mut Stack, key: &Key, ours: IpAddr, now: Timestamp) {
-        // The responder's FIN may already use the next sequence number.
+        // The responder's FIN may already use the sequence number after the written bytes.
         stack.take_up_unacceptable(key, ours, self.written_to.wrapping_add(2));
         stack.put_in(&mut self.sockets, now);
         stack.take_out(&mut self.sockets, now);

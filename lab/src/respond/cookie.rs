@@ -7,16 +7,15 @@
 //! | MSS's number | hash: who, its sequence number | hash: who, when |
 //! ```
 //!
-//! One hash of a cookie includes the SYN's sequence number, and the other hash includes the time.
-//! If the first segment of a connection was lost or delayed, the responder recognises later
-//! segments by the hash with the time. The responder drops these later segments without a reset,
-//! and the peer resends them.
+//! One hash of a cookie includes the SYN's sequence number, and the other hash (the time hash)
+//! includes the time. If the first segment of a connection was lost or delayed, the responder
+//! recognises later segments by the cookie's time hash, and drops them without a reset. The peer
+//! resends the dropped segments.
 //!
-//! The hash with the time is in the low bits of a cookie. If a peer has received bytes of the
-//! connection, its acknowledgement number differs from the cookie in the low bits, and the hash
-//! with the time does not match. The two hashes together have 29 bits, and cookies of two time
-//! periods are valid. On average, one of 2^28 segments with random numbers is mistaken for the
-//! first segment of a connection.
+//! The time hash is in the low bits of a cookie. A peer that has received bytes of the connection
+//! acknowledges a higher number than the cookie, so the time hash in its low bits does not match.
+//! The two hashes together have 29 bits, and cookies of two time periods are valid. On average, one
+//! of 2^28 segments with random numbers is mistaken for the first segment of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -127,8 +126,8 @@ mod tests {
     fn who_has_had_bytes_of_us_is_no_later_one() {
         let cookies = Cookies::default();
         for port in 0..2000 {
-            // Before the first period (of 64 s), there is no period whose hash could match by
-            // chance.
+            // Time 10 is in the first period (of 64 s), so no hash of an earlier period can match
+            // by chance.
             let made = cookies.make(&key(port), 99, 1460, 10);
             for sent in [1, 10, 1000, 30_000] {
                 assert_eq!(cookies.read(&key(port), 120, made.wrapping_add(sent), 10), Read::Not, "{sent}");

@@ -21,11 +21,11 @@ pub enum Fate {
     /// A TCP segment that was answered with a reset: there is no connection or no service, or the
     /// connection was [refused](Responded::refused).
     Reset,
-    /// A later segment of a connection whose first segment has not arrived. The peer resends the
-    /// later segment.
+    /// A later segment, which the peer resends, of a connection whose first segment has not
+    /// arrived.
     Early,
-    /// A TCP segment of no connection that gets no reply: a reset, or a segment without ACK that
-    /// cannot begin a connection (at a port with a service).
+    /// A TCP segment of no connection that gets no reply: a reset or, at a port with a service, a
+    /// segment without ACK that cannot begin a connection.
     Stray,
     /// A packet for another address or a broadcast address, or of a protocol other than IP and ARP.
     NotOurs,
@@ -99,13 +99,14 @@ impl Fate {
 pub enum End {
     /// Both sides closed the connection.
     Closed,
-    /// The peer reset the connection, or acknowledged no retransmission.
+    /// The peer reset the connection, or did not acknowledge any retransmission.
     Aborted,
     /// The peer sent nothing for too long, and the responder reset the connection.
     Idle,
     /// The connection was open when the run ended.
     Stopped,
-    /// The handler panicked, or its CPU was declared dead. The peer's next segment gets a reset.
+    /// The connection's handler panicked, or steerage declared the handler's CPU dead. The peer's
+    /// next segment gets a reset.
     Lost,
 }
 
@@ -145,8 +146,8 @@ pub struct Responded {
     pub tcp_bytes_in: u64,
     /// Payload bytes written to TCP connections.
     pub tcp_bytes_out: u64,
-    /// Packets merged into an earlier packet before the handler. Merged packets have no outcome of
-    /// their own.
+    /// Packets merged into an earlier packet before the handler. For merged packets, no [`Fate`] is
+    /// counted.
     pub merged: u64,
 }
 

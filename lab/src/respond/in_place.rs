@@ -247,7 +247,8 @@ pub(super) fn replace(packet: &mut Packet<'_>, frame: &[u8]) -> Result<(), NoRoo
     Ok(())
 }
 
-/// Completes a frame from smoltcp: link addresses, checksum, and the shifted sequence number.
+/// Completes a frame from smoltcp: sets the link addresses, adds `shift` to the sequence number,
+/// and computes the checksum.
 pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Config, shift: u32) {
     let is_v4 = frame[at] >> 4 == 4;
     if at > 0 {

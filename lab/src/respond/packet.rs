@@ -39,8 +39,8 @@ pub(super) struct Key {
     pub(super) local_port: u16,
 }
 
-/// Returns the contents of a packet for this host. For any other packet, returns the outcome that
-/// is counted.
+/// Returns the contents of a packet for this host. For a packet that is invalid or not for this
+/// host, returns the [`Fate`] to count.
 pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
     let (at, is_v4) = match link {
         LinkType::ETHERNET => match type_of(frame, config)? {

@@ -13,8 +13,8 @@ const _: () = assert!(KNOWN_MAX.is_power_of_two());
 #[derive(Debug)]
 pub(super) struct Refusals {
     hasher: RandomState,
-    /// The stored hashes. The lower bits of a hash are its index, and the value 0 is an empty
-    /// entry.
+    /// The stored hashes. The low bits of a hash are the index of its entry, and an empty entry is
+    /// 0.
     known: Box<[u64]>,
 }
 

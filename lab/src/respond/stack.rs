@@ -21,8 +21,9 @@ use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, tcp};
 use super::config::Config;
 use super::packet::Key;
 
-/// The maximum number of segments in reply to one segment: the Ethernet segments of the largest
-/// buffer, plus one. Further replies follow with the next received segment or tick (timer call).
+/// The maximum number of segments in reply to one segment: as many Ethernet segments as the largest
+/// buffer fills, plus one. Further replies follow with the next received segment or tick (timer
+/// call).
 const REPLIES_MAX: usize = 48;
 
 #[derive(Debug, Default)]
@@ -145,14 +146,14 @@ impl Stack {
         change(&mut self.segment);
     }
 
-    /// Stores the peer's SYN again for [`put_in`](Self::put_in).
+    /// Rebuilds the peer's SYN, and stores it for [`put_in`](Self::put_in).
     pub(super) fn take_up_syn(&mut self, key: &Key, ours: IpAddr, sequence: u32, mss: u16, window: u16) {
         let mss = [2, 4, mss.to_be_bytes()[0], mss.to_be_bytes()[1]];
         self.take_up_header(key, ours, (sequence, 0), (tcp::SYN, window), &mss);
     }
 
-    /// Stores a segment that acknowledges bytes that were never sent. The socket replies with a
-    /// challenge ACK, at most once per second (RFC 5961, 5.2 and 7).
+    /// Stores a segment for [`put_in`](Self::put_in) that acknowledges bytes that were never sent.
+    /// The socket replies with a challenge ACK, at most once per second (RFC 5961, 5.2 and 7).
     pub(super) fn take_up_unacceptable(&mut self, key: &Key, ours: IpAddr, acknowledged: u32) {
         self.take_up_header(key, ours, (0, acknowledged), (tcp::ACK, 0), &[]);
     }

@@ -14,8 +14,8 @@ pub(super) type Bucket = HashMap<Key, Box<Connection>>;
 #[derive(Debug, Default)]
 pub(super) struct Table {
     buckets: HashMap<BucketId, Bucket>,
-    /// The time of each connection's next check. A packet postpones the check, but does not update
-    /// this entry: the check at the earlier time schedules the next check.
+    /// The time of each connection's next check. If a packet postpones the check, this entry keeps
+    /// the earlier time, and the check at that time schedules the next check.
     timers: BTreeSet<(Timestamp, BucketId, Key)>,
 }
 

@@ -206,8 +206,8 @@ fn echo_comes_back() {
     let (reply, _) = answer(frame);
     let Some(TransportSlice::Udp(udp_back)) = read(&reply).transport else { panic!() };
     assert_eq!((udp_back.source_port(), udp_back.destination_port(), udp_back.payload()), (7, 1234, &b"odd"[..]));
-    // The request has a wrong checksum, as from the other end of a veth. The reply must have a
-    // correct checksum.
+    // The request has a wrong checksum, as packets from the other end of a veth may have. The reply
+    // must have a correct checksum.
     let mut frame = udp(1234, 7);
     frame[40] ^= 0xff;
     let trusting = Responding::new(config().verifies(false));

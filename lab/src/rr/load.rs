@@ -256,7 +256,8 @@ fn run_share(share: &mut Share, barrier: &Barrier, args: &Load) -> io::Result<Ta
             Err(error) => return Err(error.into()),
         }
         for event in &events {
-            // On some architectures, the field is not aligned in the epoll event, hence the copy.
+            // `data` is a copy, because on some architectures, the field of the epoll event is not
+            // aligned.
             let data = event.data;
             let at = data.u64() as usize;
             share.go_on(at, args, is_warm, &mut tally);

@@ -57,7 +57,8 @@ fn every_experiment_runs_and_the_page_draws_it() {
     let expected = described.as_object().unwrap().keys().filter(|name| !of_peers.contains(&name.as_str()));
     for name in expected.filter(|_| cpus == 2 && skipped.is_empty()) {
         assert!(names.contains(name.as_str()), "{name}: {names:?}");
-        // The second series of a pair may be another program, shown only for comparison.
+        // Only the first series of each compared pair is checked, because the second may be that of
+        // another program.
         let ours = described[name]["compared"].as_array().unwrap().iter().map(|pair| pair[0].as_str().unwrap());
         for series in ours.filter(|series| !series.starts_with("steerage ")) {
             assert!(seen.contains(&(name.clone(), series.to_owned())), "{name}: {series}");
@@ -94,7 +95,7 @@ fn the_page_compares_within_rounds_and_keeps_near_and_far_apart() {
         .to_string();
         text.push('\n');
     };
-    // The machine gets slower from round to round, but the ratio of both series stays.
+    // Both rates fall from round to round, but the second rate is always 1.2 times the first.
     for round in 0..5 {
         line("forwarding, one CPU", round, [60.0, 61.0], 10.0 / (round + 1) as f64);
         line("forwarding, a collector", round, [60.0, 61.0], 12.0 / (round + 1) as f64);
@@ -162,7 +163,8 @@ fn respond(namespaces: &Namespaces, at: usize, device: &[&str]) -> Child {
     child
 }
 
-/// Pings, then uses the echo and the request service. Returns the responder's counters.
+/// Pings the responder, then uses its echo service and its service for requests. Returns the
+/// responder's counters.
 fn converse(namespaces: &Namespaces, client: usize, mut child: Child) -> Value {
     namespaces.within(client, || {
         ping(address("10.210.0.2"), 500);

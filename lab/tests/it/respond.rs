@@ -44,8 +44,7 @@ fn input(interface: &str) -> Input {
     options.open().unwrap().input
 }
 
-/// The kernel's network stack in a namespace, and the responder that exchanges packets with it. A
-/// `Wire` can connect two veth pairs.
+/// The kernel's network stack in a namespace, and the responder that exchanges packets with it.
 struct Net {
     namespaces: Namespaces,
     responding: Arc<Responding>,
@@ -429,7 +428,8 @@ fn client_socket() -> OwnedFd {
 fn a_kernel_that_sends_data_in_its_syn_is_answered() {
     let Some(net) = Net::new(config(), 1) else { return };
     net.client(|| {
-        // Flag 4: data in a SYN even without a Fast Open cookie of an earlier connection.
+        // In `tcp_fastopen`, 4 stands for data in a SYN even without a Fast Open cookie of an
+        // earlier connection.
         std::fs::write("/proc/sys/net/ipv4/tcp_fastopen", "5").unwrap();
         let socket = client_socket();
         let to = SockaddrIn::from_str(&format!("{V4}:{ECHO}")).unwrap();

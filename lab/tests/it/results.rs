@@ -43,7 +43,7 @@ fn replace(file: &Path, from: &str, to: &str) {
     fs::write(file, text.replace(from, to)).unwrap();
 }
 
-/// Returns the errors that lab/results.py prints for the copy in `folder`.
+/// Returns the errors that lab/results.py prints for the copy of the pages and results in `folder`.
 fn errors(folder: &Path, args: &[&str]) -> String {
     let output = results(&[&["--root", folder.to_str().unwrap()], args].concat());
     assert_eq!(output.status.success(), output.stderr.is_empty());
@@ -78,8 +78,8 @@ fn a_changed_figure_is_found_and_written() {
         let text = |path: PathBuf| fs::read_to_string(path).unwrap();
         assert_eq!(text(page(file)), text(root().join(file)), "{to}");
     }
-    // The table changes as after a new measurement. lab/results.py must name each sentence with the
-    // old value.
+    // The test changes a value in a table, as a new measurement would. lab/results.py must report
+    // the pages with sentences that quote the old value.
     replace(&page("lab/results/performance/path.csv"), "14.5 [13.6..14.9]", "4.40 [4.30..4.50]");
     let wrong = errors(&folder, &[]);
     for name in ["README.md:", "docs/performance.md:"] {

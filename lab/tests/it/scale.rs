@@ -1,4 +1,5 @@
-//! Compares the simulation of many CPUs with measurements on two real CPUs, and with itself.
+//! Compares the simulation of many CPUs with measurements on two real CPUs, and with a second run
+//! of the simulation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,19 +20,21 @@ fn path(name: &str) -> PathBuf {
 fn rates(table: &str) -> Vec<Rates> {
     let text = fs::read_to_string(path("results").join(table)).unwrap();
     let rows = text.lines().skip(1).map(|line| {
-        // Only the heading has quoted cells with commas.
+        // In these CSV files, only the heading has quoted cells with commas.
         let cells: Vec<f64> = line.split(',').take(5).map(|cell| cell.parse().unwrap()).collect();
         Rates { work: cells[0], none: cells[1], other: cells[2], hash: cells[3], balance: cells[4] }
     });
     rows.collect()
 }
 
-/// The simulation uses costs of the experiment `path`, and the work that was measured on one CPU.
+/// The simulation uses costs from the experiment `path`, and the work per packet from the measured
+/// rate of one CPU.
 #[test]
 fn two_cpus_do_what_the_simulation_says() {
     let near = ("scale/zen5.toml", "text/rps-amd.csv", false, WORK_MIN);
     let far = ("scale/zen5.toml", "text/rps-far.csv", true, WORK_MIN);
-    // With 50 ns of work, the Xeon's `hash` is 11 % slower than predicted.
+    // With 50 ns of work per packet, the Xeon's rate with steering by hash is 11 % lower than
+    // predicted.
     let xeon = ("scale/xeon.toml", "text/rps-xeon.csv", false, 2.0 * WORK_MIN);
     for (costs, table, is_far, least) in [near, far, xeon] {
         let profile = Profile::parse(&fs::read_to_string(path(costs)).unwrap()).unwrap();

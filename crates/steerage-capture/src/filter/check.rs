@@ -3,9 +3,9 @@
 use super::operation::{Arithmetic, MEMORY_WORDS, Operand, Operation};
 use super::{FilterError, INSTRUCTIONS_MAX, Instruction};
 
-/// `SKF_AD_OFF`: loads from this offset on read the kernel's information about the packet.
+/// `SKF_AD_OFF`: a load at this or a higher offset reads the kernel's metadata of the packet.
 const ANCILLARY: u32 = 0xffff_f000;
-/// `SKF_AD_MAX`: the end of the kernel's information, whose fields are at multiples of 4.
+/// `SKF_AD_MAX`: the first offset after the kernel's metadata, whose fields are at multiples of 4.
 const ANCILLARY_END: u32 = ANCILLARY + 64;
 
 pub(super) fn program(program: &[Instruction]) -> Result<(), FilterError> {
@@ -58,7 +58,7 @@ fn memory_is_written_before_it_is_read(program: &[Operation]) -> Result<(), Filt
     // For each instruction, the memory words that are written on every path that jumps to it, one
     // bit per word.
     let mut on_arrival = vec![u16::MAX; program.len()];
-    // The memory words that are written on the path from the previous instruction.
+    // The memory words that are written if the previous instruction does not jump.
     let mut written: u16 = 0;
     for (at, operation) in program.iter().enumerate() {
         written &= on_arrival[at];

@@ -12,7 +12,8 @@ pub(crate) enum FileFilters {
 }
 
 impl FileFilters {
-    /// If `others` is true, also compiles the filter for the usual kinds of frames.
+    /// Compiles the filter for the frame kinds `kinds`, and, if `others` is true, for all usual
+    /// frame kinds.
     pub(crate) fn compile(text: &str, kinds: &[FrameKind], others: bool) -> Result<Self, FilterError> {
         let text = written(text)?;
         if numbers::looks_like(&text) {
@@ -30,7 +31,6 @@ impl FileFilters {
         let mut first_error = None;
         for (kind, filter) in wanted.into_iter().zip(compiled) {
             let filter = match filter.and_then(|filter| filter.for_frames()) {
-                // If no kind has a program, the expression is invalid.
                 Err(error) if kinds.contains(&kind) => return Err(error),
                 Err(error) => {
                     let text = error.to_string();

@@ -2,15 +2,14 @@
 //!
 //! Each BPF operation has the meaning that it has in libpcap's `bpf_filter.c`, which `tcpdump -r`
 //! uses. If a program loads bytes after the end of a frame, the frame is rejected. No published
-//! Rust crate runs classic BPF on a frame in memory (November 2026): `rbpf` runs only extended BPF,
-//! and `classic_bpf` attaches programs to sockets.
+//! Rust crate runs classic BPF on a frame in memory (November 2026), neither `rbpf`, which runs
+//! only extended BPF, nor `classic_bpf`, which attaches programs to sockets.
 
 use super::operation::{Arithmetic, Comparison, MEMORY_WORDS, Operand, Operation, Size};
 use super::{Filter, FilterError};
 
-/// Loads from this offset (`SKF_LL_OFF`) on read the kernel's information about a packet, or are
-/// relative to headers that the kernel has found. No frame of a file is long enough for such an
-/// offset.
+/// `SKF_LL_OFF`: a load at this or a higher offset reads the kernel's metadata of a packet, or is
+/// relative to headers that the kernel has found. No frame of a file is that long.
 const KERNEL_ONLY: u32 = 0xffe0_0000;
 
 /// A filter for frames in memory, such as those of a capture file.

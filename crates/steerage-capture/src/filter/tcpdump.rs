@@ -22,7 +22,7 @@ const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 /// All error messages of tcpdump itself are shorter than this limit.
 const SAID_CHARS_MAX: usize = 240;
 
-/// tcpdump's maximum packet length in bytes. No frame of a capture file is longer.
+/// tcpdump's maximum packet length in bytes, which is also the maximum in capture files.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;
 
@@ -32,8 +32,8 @@ const AT_A_TIME: usize = 8;
 const READING: &str = "reading from file ";
 
 /// The only filter keyword that tcpdump compiles differently for files and for interfaces, because
-/// the kernel removes VLAN tags from live frames. If `vlan` is compiled without the interface, it
-/// matches no live frame.
+/// the kernel removes VLAN tags from live frames. If tcpdump compiles `vlan` without an interface
+/// (`-i`), the filter matches no live frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {
@@ -106,7 +106,7 @@ impl Compiler<'_> {
             _ => FilterError::Tcpdump { operation: "start tcpdump", cause },
         })?;
         if let Some(mut pipe) = child.stdin.take() {
-            // If tcpdump does not read its input, its output explains the reason.
+            // If tcpdump ends without reading `input`, tcpdump's error message says why.
             let _ = pipe.write_all(input);
         }
         Ok(child)

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// A record's header: the packet's time, lengths, and origin, in 64-bit words.
 const HEAD_WORDS: usize = 3;
 
-/// Two lengths that no packet has mark a record with counts, and the record that ends the stream.
+/// Instead of a packet's lengths, a record with counts has one of these values. `LAST_COUNTS` ends
+/// the stream.
 const COUNTS: u64 = u64::MAX;
 const LAST_COUNTS: u64 = u64::MAX - 1;
 
@@ -42,7 +43,7 @@ pub enum Record<'a> {
         wanted: u64,
         /// The number of requested packets that were missed because the client was too slow.
         missed: u64,
-        /// True if these counts are the last record, after which the stream ends.
+        /// True if the stream ends after this record.
         is_last: bool,
     },
 }
@@ -101,8 +102,8 @@ pub(super) struct Ring {
     /// no other memory depends on them.
     wanted: AtomicU64,
     missed: AtomicU64,
-    /// The number of packets since the last packet of the sample. Only the packet CPU of the ring
-    /// uses this number.
+    /// The number of packets that were not sampled since the last sampled packet. Only the packet
+    /// CPU of the ring uses this number.
     skipped: AtomicU64,
 }
 

@@ -31,7 +31,7 @@ const LOOK_MILLIS: u8 = 5;
 /// run has ended.
 const WRITE_LOOK: Duration = Duration::from_millis(100);
 
-/// The link types for which a filter is compiled. Live interfaces have no other link types.
+/// The link types for which a filter is compiled. Live interfaces have only these link types.
 const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
 
 /// The packets that a client requests. The cargo feature `serde` makes a [`Wanted`] serialisable.

@@ -22,7 +22,7 @@ pub(super) struct Writing {
     file: Option<Arc<File>>,
     series: Option<FileSeries>,
     can_be_cut: bool,
-    /// The bytes of the current file from complete chunks, or from before the start.
+    /// The number of bytes of the current file, without those of an incomplete chunk.
     written: u64,
     /// The pipe to which packets are written, if its reader is watched.
     pipe: Option<Room>,
@@ -31,8 +31,8 @@ pub(super) struct Writing {
 }
 
 struct Stopped {
-    /// The number of the chunk's bytes that were written. `settled` batches of the chunk already
-    /// count as sent.
+    /// The number of the chunk's bytes that were written. The first `settled` batches of the chunk
+    /// were already counted as sent.
     at: usize,
     settled: usize,
     cause: io::Error,
@@ -179,8 +179,8 @@ impl Writing {
         io::Error::new(io::ErrorKind::TimedOut, format!("{why}; what was left is lost"))
     }
 
-    /// Counts packets that were written and read as sent, and all other packets of the chunk as
-    /// lost. Cuts a file after its last complete packet.
+    /// Counts written packets (in a pipe, those that were also read) as sent, and all other packets
+    /// of the chunk as lost. Cuts a file after its last complete packet.
     fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
         let Stopped { mut at, settled, cause } = stopped;
         if self.can_be_cut && self.file.is_some() {
@@ -221,7 +221,8 @@ pub(super) mod fault {
     use std::io;
 
     thread_local! {
-        /// The number of bytes until a write fails, and whether all operations fail after that.
+        /// The number of bytes until a write fails with an injected error, and whether cutting the
+        /// file also fails.
         static ROOM: Cell<(usize, bool)> = const { Cell::new((usize::MAX, false)) };
     }
 

@@ -177,7 +177,7 @@ fn simple_packets_have_no_time_and_keep_their_length() {
     assert_eq!(noted(file.concat()), [(u64::MAX, 1500, 96, 1, 0), (u64::MAX, 3, 3, 1, 0)]);
 }
 
-/// A snap length does not limit the packets in the file.
+/// When a file is read, packets may be longer than the snap length in its header.
 #[test]
 fn snap_lengths_of_nothing_and_too_much_change_nothing() {
     for snap_bytes in [0, 1, u32::MAX] {

@@ -164,7 +164,7 @@ fn bytes_after_compressed_data_are_ignored() {
             fs::remove_file(path).unwrap();
         }
     }
-    // If the bytes after the data begin a further compressed part, the file was cut off.
+    // A file that ends inside the first bytes of a further compressed part was cut off.
     for (name, part) in [("gz", gzip(&[])), ("zst", zstd(&[])), ("skippable.zst", b"\x51\x2a\x4d\x18".to_vec())] {
         let whole = if name == "gz" { gzip(&bytes) } else { zstd(&bytes) };
         for len in 1..4 {

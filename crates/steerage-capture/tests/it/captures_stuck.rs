@@ -1,5 +1,5 @@
-//! An output that accepts no data drops and counts only its own packets, without delay. No other
-//! part of a run waits for an output that accepts no data.
+//! An output that accepts no data drops and counts only its own packets, and no other part of the
+//! run waits for it.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -129,7 +129,8 @@ pub(crate) fn packets_of(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8
 
 pub(crate) const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
-/// A reader that returns pieces of various sizes, and no data before each piece, like a pipe.
+/// A reader that returns pieces of various sizes like a pipe, and before each piece the error that
+/// no data is there yet.
 pub(crate) struct Pieces {
     bytes: Vec<u8>,
     at: usize,

@@ -48,8 +48,7 @@ fn an_expression_is_what_tcpdump_makes_of_it() {
     ] {
         let filter = compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
         assert_eq!(lines(&filter), tcpdump(&["-y", "EN10MB"], expression), "{expression}");
-        // Converts the program to text and back, with its numbers on separate lines and with
-        // commas.
+        // Parses the program's numbers, first on separate lines, then with commas between them.
         let printed = lines(&filter);
         assert_eq!(printed.parse::<Filter>().unwrap(), filter);
         assert_eq!(compile(&printed.replace('\n', ",")).unwrap(), filter);
@@ -89,7 +88,7 @@ fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
             return skip(&format!("no network namespace: {error}"));
         }
         let on = |text| Filter::compile(text, Some("lo"), LinkType::ETHERNET);
-        // tcpdump does not open interfaces that are down, so only `vlan` cannot be compiled.
+        // tcpdump cannot open an interface that is down. Only `vlan` needs an open interface.
         assert!(on("vlan").unwrap_err().to_string().contains("not up"));
         assert_eq!(on("not port 22").unwrap(), compile("not port 22").unwrap());
         assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());

@@ -162,7 +162,8 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     usb[20] = 220;
     let error = open(&usb, "ip");
     assert!(error.contains("link-layer type filtering not implemented"), "{error}");
-    // An expression that is invalid only for some link types causes an error later.
+    // In a pipe, a filter that is invalid only for some link types fails at the first packet with
+    // such a link type.
     let piped = |text| Capture::from_reader("pipe", Cursor::new(usb.clone())).filtered(text);
     let error = piped("tcp an udp").unwrap_err();
     assert!(error.is_mistake() && error.to_string().contains("syntax error"), "{error}");
@@ -187,7 +188,7 @@ fn a_program_may_cut_packets() {
     assert_eq!((frames, wire_bytes), (vec![vec![1; 96], vec![2; 20]], 228));
 }
 
-/// The timestamp of a removed packet does not delay other packets.
+/// In a paced replay, the timestamp of a filtered-out packet does not delay the next packets.
 #[test]
 fn polls_are_bounded_and_paced() {
     let file = pcap(false, 0xa1b2_c3d4, &vec![Vec::new(); 5_000]);
@@ -205,8 +206,8 @@ fn polls_are_bounded_and_paced() {
         }
     }
     assert_eq!(info.filtered(), 5_000);
-    // A poll filters at most 1,024 packets before it reads more of the file, and as many after the
-    // read.
+    // A poll filters at most 1,024 packets before it reads more of the file, and at most 1,024
+    // packets after it.
     assert!(polls.keys().all(|looked_at| *looked_at <= 2 * 1024), "{polls:?}");
 
     // The second packet is due immediately, because it is the first one that passes the filter.

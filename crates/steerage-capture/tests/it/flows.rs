@@ -68,8 +68,8 @@ fn told(fields: &[String]) -> Known {
 }
 
 fn read(found: &flow::Dissection) -> Known {
-    // tshark shows the packet that an ICMP error quotes in the direction in which it was sent. The
-    // dissector reverses its flow key, because the error goes in the opposite direction.
+    // The dissector reverses the flow key of a packet that an ICMP error quotes, because the ICMP
+    // error goes in the opposite direction. tshark does not reverse it.
     let key = if found.is_quoted { found.key.reversed() } else { found.key };
     let (Some(source), Some(destination)) = (key.source(), key.destination()) else {
         return Known { addresses: None, protocol: None, ports: (0, 0) };

@@ -12,7 +12,7 @@ use steerage_fixtures::{skip, tshark};
 
 use crate::common::*;
 
-/// More packets than the queue makes readable in one poll.
+/// The packets are more than the queue reads in one poll.
 const PACKETS: usize = 2_000;
 
 fn packets() -> Vec<Vec<u8>> {

@@ -1,4 +1,5 @@
-//! Writing to or keeping a frame in a device's memory makes a copy, whose page returns to the pool.
+//! If a handler writes to or keeps a frame that lies in a device's memory, the frame is copied to a
+//! page, which returns to the pool.
 
 use std::path::PathBuf;
 
@@ -36,7 +37,8 @@ impl Handler for WritesAndKeeps {
         self.kept.clear();
         for mut packet in batch.iter_mut() {
             let before = packet.data().to_vec();
-            // The receiving thread may be preempted before it returns collected pages to the pool.
+            // The receiving thread may be preempted before it returns the pages of freed copies to
+            // the pool.
             until("a page for a copy is free", || packet.data_mut().is_ok());
             packet.data_mut().unwrap()[0] = 0xff;
             assert_eq!(packet.data()[1..], before[1..], "the copy is another frame");

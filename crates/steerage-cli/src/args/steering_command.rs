@@ -24,8 +24,8 @@ impl SteeringCommand {
     pub(crate) fn direction(self, asked: Direction) -> Direction {
         match self {
             Self::Count | Self::Meter | Self::Fanout => asked,
-            // `forward` sends through the interfaces to which it listens, and would receive its own
-            // packets.
+            // If `forward` also received outgoing packets, it would receive the packets that it
+            // sends.
             Self::Forward => Direction::In,
         }
     }

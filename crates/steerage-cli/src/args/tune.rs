@@ -93,7 +93,7 @@ pub(crate) struct Queues(pub(crate) Vec<u32>);
 const QUEUES_MAX: usize = 1024;
 
 fn queues(text: &str) -> Result<Queues, &'static str> {
-    // A list of queues is written as a list of CPUs.
+    // Lists of queues and lists of CPUs have the same syntax.
     let list = CpuMask::parse_list(text, QUEUES_MAX).ok().filter(|list| !list.is_empty());
     let list = list.ok_or("write numbers of queues, such as 2 or 0,2-3")?;
     Ok(Queues(list.iter().map(|queue| u32::from(queue.0)).collect()))

@@ -88,7 +88,7 @@ fn name(command: &Command) -> String {
     command.get_name().to_owned()
 }
 
-/// Returns the option at the end of `word` whose value is the next word.
+/// Returns the last option in `word` if the next word of the command line is the option's value.
 fn waiting_for_its_value<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     let takes = |arg: &&Arg| arg.get_num_args().is_some_and(|count| count.min_values() > 0);
     if let Some(long) = word.strip_prefix("--") {

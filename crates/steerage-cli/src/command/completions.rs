@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
-/// The completion function for bash. It reads the values line by line, because `compgen -W` would
+/// The completion function for bash reads the values line by line, because `compgen -W` would
 /// execute a `$(...)` in a name.
 const BASH: &str = r#"
 _steerage_values() {
@@ -24,8 +24,8 @@ _steerage_values() {
 complete -F _steerage_values -o bashdefault -o default steerage
 "#;
 
-/// The completion function for zsh. It replaces the function `_steerage` of clap_complete, because
-/// zsh loads the file with this name.
+/// The completion function for zsh replaces the function `_steerage` of clap_complete, because zsh
+/// loads the file with the name `_steerage`.
 const ZSH: &str = r#"
 _steerage() {
     local ret=1
@@ -67,8 +67,8 @@ fn with_values_of_zsh(script: &str) -> String {
     format!("{functions}{ZSH}{START}{start}")
 }
 
-/// Returns one line for the arguments of all commands, and one line for each option, for which fish
-/// offers only the values in the option's line.
+/// Returns one line for the arguments of all commands, and one line for each option. After an
+/// option, fish offers only the values in the option's line.
 fn values_of_fish() -> String {
     let mut lines = format!("complete -c steerage -n \"not __fish_steerage_needs_command\" -a {FISH_VALUES}\n");
     let program = args::program();
@@ -116,7 +116,7 @@ mod tests {
         for option in ["top\" -l to ", "get\" -l to ", "set\" -l to ", "fanout\" -l to "] {
             assert!(options.iter().any(|line| line.starts_with(option)), "{option}: {lines}");
         }
-        // The completion lines for fish call these functions of clap_complete.
+        // The completion lines for fish call two functions of clap_complete.
         let fish = script(Shell::Fish);
         for function in ["__fish_steerage_needs_command", "__fish_steerage_using_subcommand"] {
             assert!(fish.contains(&format!("function {function}\n")), "{function}");

@@ -26,7 +26,7 @@ use crate::terminal::print_to_stderr;
 
 const STDOUT: &str = "-";
 
-/// The end of the last line if the run ended before it sent its last counts.
+/// The end of `dump`'s last line if the run ended before the run sent its last counts.
 const UNREAD: &str = "; the run ended before its last packets were read";
 
 /// The time after which a read from the run checks for signals.

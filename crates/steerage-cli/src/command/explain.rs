@@ -33,7 +33,8 @@ use crate::terminal::width;
 
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
-/// The time for which `explain` listens. Within this time, even most flows with few packets appear.
+/// The time for which `explain` listens. In 10 s, most flows appear, even most of the flows with
+/// few packets.
 pub(super) const LISTENING: Duration = Duration::from_secs(10);
 const LISTENING_NOTE: &str = "listening for 10 s (--seconds S, -c N; Ctrl-C ends it sooner)";
 
@@ -171,7 +172,8 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
 }
 
 /// Returns a note about the metadata that the driver reports to AF_XDP for each packet, or `None`
-/// if the driver reports no metadata. Kernels before Linux 6.8 do not say whether it does.
+/// if the driver reports no metadata. Kernels before Linux 6.8 do not say whether a driver reports
+/// metadata.
 fn known_to_card(interface: &str) -> Option<String> {
     let support = if_nametoindex(interface).ok().and_then(|index| netdev::xdp_support(index).ok())?;
     let time = "the time at which it received the packet (on the card's clock)";

@@ -74,7 +74,7 @@ impl Programs {
         Ok(output)
     }
 
-    /// Waits for the end of the programs. Call `wait` after their input has ended.
+    /// Waits for the end of the programs. Call `wait` after the programs' input has ended.
     fn wait(self) -> Result<(), Error> {
         let mut wrong = Vec::new();
         for (spec, mut child) in self.0 {

@@ -147,8 +147,8 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
         if !device.shared {
             continue;
         }
-        // One setting of the kernel enables IPv6 forwarding on all interfaces. The setting of a
-        // single interface only makes the interface behave like that of a router.
+        // One setting of the kernel enables IPv6 forwarding on all interfaces. In IPv6, the setting
+        // of one interface does not enable forwarding, but makes the interface act as a router's.
         for switch in [format!("ipv4/conf/{name}/forwarding"), "ipv6/conf/all/forwarding".to_owned()] {
             if fs::read_to_string(format!("/proc/sys/net/{switch}")).is_ok_and(|text| text.trim() != "0") {
                 let message = format!(

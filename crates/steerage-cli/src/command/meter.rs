@@ -19,15 +19,16 @@ use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::{Keys, print_to_stderr};
 use outputs::{Outputs, Writers};
 
-/// The number of active flows with the most bytes that are collected for the live table. Of these
-/// flows, the live table shows those with the highest rates.
+/// The number of flows that are collected for the live table: the active flows with the most bytes.
+/// Of the collected flows, the live table shows those with the highest rates.
 const LIVE_FLOWS: usize = 200;
 
 /// The maximum number of flow records that `--by` adds up: those with the most bytes.
 const SUMMED_RECORDS: usize = 1 << 18;
 
-/// The number of records that are kept for each line of the flow table. The table joins the records
-/// of a flow. A flow of a day has 288 records of five minutes, but only the largest flows matter.
+/// The number of records that are kept for each line of the flow table. The flow table shows all
+/// records of a flow as one line. A flow of a day has 288 records of five minutes, but only the
+/// largest flows matter.
 const JOINED: usize = 32;
 
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {

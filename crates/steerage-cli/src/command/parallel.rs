@@ -34,8 +34,8 @@ pub(crate) fn check(args: &ParallelArgs) -> Result<(), Error> {
     instance::check(&run_args(args)?).map(drop)
 }
 
-/// Waits until the file of a job is complete, and then becomes the job. At that time, `parallel` is
-/// in its sandbox and cannot start the job.
+/// Waits until the file of a job is complete, and then executes the job's program in this process.
+/// `parallel` itself cannot start the job, because it is already in its sandbox.
 pub(crate) fn exec_when_ready(args: &ExecWhenReadyArgs) -> Result<(), Error> {
     Ok(steerage_parallel::start_when_ready(&args.command)?)
 }

@@ -87,7 +87,7 @@ struct Search {
 }
 
 impl Search {
-    /// `before` contains the values of the kernel's counters before `tune` listened.
+    /// `before` contains the kernel's counters from before `tune` listened on the interface.
     fn new(args: &TuneArgs, machine: &mut Machine, interface: &str, flows: Flows, before: &Sample) -> Self {
         if args.global {
             machine.load_dissector();
@@ -102,7 +102,8 @@ impl Search {
         }
         let stages = stages(args);
         let mut candidates = masks(&facts);
-        // Changes that the user has allowed explicitly are measured before other refinements.
+        // Candidates for interrupts, XPS, the card and the machine are measured before the
+        // refinements.
         candidates.extend(scoped::candidates(machine, interface, &stages, &facts.cpus));
         candidates.extend(refinements(&facts, args.global));
         let planned = candidates.into_iter().map(|candidate| {
@@ -164,7 +165,7 @@ fn described(number: usize, candidate: &Candidate, plan: &Plan) -> String {
     }
     let mut why = "";
     for change in &plan.changes {
-        // The changes of one stage have the same reason for all queues.
+        // A reason that is the same for all queues is shown once.
         if change.why != why {
             text += &format!("   # {}: {}\n", change.stage, change.why);
             why = change.why;

@@ -1,6 +1,6 @@
-//! Chooses the CPU that polls a card's queue when a run begins. This is the CPU that handles the
-//! queue's interrupt, because the packets are in the cache of that CPU. If this CPU has too little
-//! time, the policy `balance` later lets another CPU poll.
+//! When a run begins, the CPU that handles the interrupt of a card's queue also polls the queue,
+//! because the packets are in the cache of that CPU. If this CPU has too little time, the policy
+//! `balance` later lets another CPU poll.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use steerage::stats::MoveCause;
 use steerage::topology::interrupt_cpus;
 use steerage::{CpuMask, Handler, Instance};
 
-/// Moves the polling of each AF_XDP queue to the CPU of its interrupt, if that CPU is in the queue's
-/// mask. Queues of other devices do not correspond to queues of a card.
+/// Moves the polling of each AF_XDP queue to the CPU of its interrupt, if that CPU is in the
+/// queue's mask. Only AF_XDP queues correspond to queues of a card.
 pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
     let handle = instance.handle();
     let snapshot = handle.snapshot();

@@ -1,5 +1,5 @@
-//! At the end of a run, undoes the run's changes to the machine: XDP programs in libxdp's
-//! dispatchers, and deferred interrupts for busy polling.
+//! At the end of a run, removes the run's XDP programs from libxdp's dispatchers, and undoes the
+//! deferral of interrupts for busy polling.
 
 use std::fmt;
 use std::io;
@@ -124,15 +124,15 @@ impl Deferral {
         })
     }
 
-    /// Defers the interrupts. Returns a note for the user if the kernel refuses.
+    /// Defers the interrupts. Returns a note for the user if the kernel does not defer them.
     fn apply(&self) -> Option<String> {
         let error = self.ours.apply(&mut Machine::new()).err()?;
         Some(format!("{}: busy polling gains little, because the kernel also runs the driver: {error}", self.name))
     }
 }
 
-/// Returns the machine, and the name of the interface with this index, or `None` if /sys shows the
-/// interfaces of another network namespace.
+/// Returns a [`Machine`] for the kernel's settings, and the name of the interface with this index.
+/// Returns `None` if /sys shows the interfaces of another network namespace.
 fn found(index: u32) -> Option<(Machine, String)> {
     let link = Rtnetlink::open().and_then(|mut kernel| kernel.link_at(index)).ok()?;
     let (machine, name) = (Machine::new(), link.name?);
@@ -155,7 +155,7 @@ pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ignores errors. They are reported at the end of the run, when the deferral is undone again.
+/// Ignores errors, because the end of the run undoes the deferral once more and reports its errors.
 fn undo_deferral(done: &[String], index: u32) {
     let of_interface = |done: &Done| matches!(done, Done::Knob { interface, .. } if *interface == index);
     let knobs = done.iter().filter_map(|done| done.parse().ok()).filter(of_interface);
@@ -170,7 +170,7 @@ fn undo_all(done: &[String]) -> String {
     if failed.is_empty() { UNDONE.to_owned() } else { failed.join("; ") }
 }
 
-/// Waits until there is a line on standard input, or until the run ends. In the meantime, reports
+/// Waits until there is a line on standard input, or until the run ends. While it waits, reports
 /// each XDP program of the run that another process removes.
 fn watch_components(done: &[String]) {
     let component = |done: &String| match done.parse() {

@@ -1,7 +1,7 @@
 //! The report of a run as one JSON object, which `--json` prints, the control socket sends, and
 //! `top` reads. docs/report.md describes its keys. A new version may add keys without changing
 //! [`SCHEMA`]. [`SCHEMA`] increases if the meaning of a key changes, or if a drop reason or a cause
-//! of moves is added, because a reader that ignores a drop reason computes wrong sums.
+//! of bucket moves is added, because a reader that ignores a drop reason computes wrong sums.
 //!
 //! Every user of the machine may see a [`Document`]. Only root and the user of the run may see the
 //! traffic itself ([`Traffic`]).
@@ -31,8 +31,8 @@ use crate::args::TOP_MAX;
 pub(crate) const SCHEMA: u32 = REPORT_SCHEMA;
 
 /// The maximum length of a list in a report. The limit exists because the report comes from another
-/// process, perhaps of another user. Even a short entry could need much memory, such as a list of
-/// all CPUs for each of a million queues.
+/// process, perhaps of another user. For example, a list of all CPUs for each of a million queues
+/// would need much memory.
 const LIST_MAX: usize = TOP_MAX;
 const _: () = assert!(LIST_MAX >= QUEUES_MAX && LIST_MAX >= CPUS_MAX && LIST_MAX >= OUTPUTS_MAX);
 
@@ -80,8 +80,8 @@ impl Document {
         }
     }
 
-    /// Returns the report as one line of JSON, without a newline. Only a report for the private
-    /// audience contains `traffic`.
+    /// Returns the report as one line of JSON, without a newline. Only a report for
+    /// [`Audience::Private`] (root and the run's user) contains `traffic`.
     pub(super) fn line(&self, traffic: &Traffic<&FlowRecord>, audience: Audience) -> io::Result<String> {
         Ok(match audience {
             Audience::Public => serde_json::to_string(self)?,

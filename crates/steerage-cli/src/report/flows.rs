@@ -8,7 +8,7 @@ use steerage_text::{Column, counted, grouped, table};
 use super::{FlowStage, Flows};
 use crate::terminal;
 
-/// The number of protocols with their own count of flows. The flows of all other protocols are
+/// The number of protocols with their own count of flows. The flows of the remaining protocols are
 /// added up.
 const KINDS_SHOWN: usize = 4;
 
@@ -66,8 +66,8 @@ pub(crate) struct FlowOutputReport {
 }
 
 impl FlowOutputReport {
-    /// During a run, call `of_all` before the counts of the meters are read. Otherwise, an output
-    /// could have written a record that the meters had not counted.
+    /// During a run, call `of_all` before the counts of the meters are read, so that no output has
+    /// written a record that the meters have not counted.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
         let of = |output: &FlowOutput| Self { to: output.name().to_owned(), counts: output.counts(), waiting: 0 };
         outputs.iter().map(of).collect()
@@ -88,7 +88,7 @@ impl FlowCounters {
 
 #[cfg(test)]
 impl FlowCounters {
-    /// Returns a report for a test, in which no list is empty.
+    /// Returns a report without empty lists, for a test.
     pub(super) fn filled() -> Self {
         let output = FlowOutputReport { to: "flows.csv".to_owned(), ..FlowOutputReport::default() };
         Self { outputs: vec![output], sample: Some(10), ..Self::default() }

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use steerage_router::{Fate, Forwarded, Forwarding};
 use steerage_text::{counted, grouped};
 
-/// The number of packets by the name of their fate.
+/// The number of packets for each name of a [`Fate`] (what `forward` did with a packet).
 type ByFate = BTreeMap<Cow<'static, str>, u64>;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ForwardReport {
     forwarded: u64,
-    /// The number of packets that should have been forwarded, by the reason for the drop.
+    /// For each reason, the number of dropped packets that should have been forwarded.
     dropped: ByFate,
     /// The number of packets that steerage did not have to forward, by reason.
     left: ByFate,
@@ -38,7 +38,7 @@ impl ForwardReport {
         }
     }
 
-    /// Returns counts for a test, in which no list is empty.
+    /// Returns counts without empty lists, for a test.
     #[cfg(test)]
     pub(super) fn filled() -> Self {
         let of = |fate: Fate| ByFate::from([(fate.name().into(), 1)]);

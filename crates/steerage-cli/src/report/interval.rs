@@ -82,8 +82,8 @@ struct CpuActivity {
     dropped: Drops,
     #[serde(serialize_with = "seconds")]
     busy_seconds: Duration,
-    /// The packets that wait for the CPU at the time of the report. Unlike the other counts, this
-    /// number is not a difference.
+    /// The packets that wait for the CPU at the time of the report. `backlog` is not a difference
+    /// from the previous report.
     backlog: u64,
 }
 

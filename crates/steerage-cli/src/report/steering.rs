@@ -6,12 +6,12 @@ use steerage::{
 };
 use steerage_text::{counted, grouped, printable};
 
-/// The number of elephants (very busy buckets) in the text report. The JSON report contains all
-/// elephants.
+/// The maximum number of elephants (very busy buckets) in the text report. The JSON report contains
+/// all elephants.
 const ELEPHANTS_SHOWN: usize = 3;
 
-/// Returns lines about each steering group in which something happened. `verbose` adds all other
-/// groups, and the costs that explain the choice.
+/// Returns lines about each steering group in which something happened. `verbose` adds the groups
+/// in which nothing happened, and the costs that explain the choice of CPUs.
 pub(super) fn lines(snapshot: &Snapshot, verbose: bool) -> Vec<String> {
     let reports = |group: &&GroupSnapshot| {
         let found = &group.findings;
@@ -59,8 +59,8 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
 }
 
 /// Returns the packet rates that the CPUs can handle in each regime (a way to use CPUs), the
-/// current regime first. The rates are known only after a CPU has had too little time for its
-/// packets.
+/// current regime first. The packet rates of regimes are known only after a CPU has had too little
+/// time for its packets.
 pub(crate) fn regimes(found: &Findings) -> Option<String> {
     if found.regimes.is_empty() {
         return None;

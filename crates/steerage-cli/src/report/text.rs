@@ -20,7 +20,7 @@ const WIDTH: usize = 80;
 
 const GAP: &str = "   ";
 
-/// The number of queues in the text report. The JSON report contains all queues.
+/// The maximum number of queues in the text report. The JSON report contains all queues.
 const QUEUES_SHOWN: usize = 8;
 
 /// The number of outputs in the text report. The JSON report contains all outputs.
@@ -104,7 +104,7 @@ fn note(text: &str) -> String {
     wrapped(&lines, Some(WIDTH))
 }
 
-/// Returns the memory by purpose. Purposes that use less than a tenth of a MiB are omitted.
+/// Returns the memory by purpose, without the purposes that use less than a tenth of a MiB.
 fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     let purposes = [
         ("backlogs", memory.backlogs),
@@ -127,7 +127,7 @@ fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     lines
 }
 
-/// Adds the lines to the page. Only the first of the lines gets the label.
+/// Adds `lines` to the page, the first line with `label`.
 fn push_all(page: &mut String, label: &str, lines: impl IntoIterator<Item = String>) {
     for (at, line) in lines.into_iter().enumerate() {
         push(page, if at == 0 { label } else { "" }, &line);

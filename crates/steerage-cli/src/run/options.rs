@@ -22,7 +22,7 @@ const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for no end, -
 #[derive(Debug)]
 pub(crate) struct RunOptions {
     pub(crate) seconds: Option<Duration>,
-    /// The limit on packets, with which the devices were also opened.
+    /// The limit on packets. The devices were opened with the same limit.
     pub(crate) packets: Option<u64>,
     pub(crate) printer: Printer,
     pub(crate) interval: Option<Duration>,
@@ -35,8 +35,8 @@ pub(crate) struct RunOptions {
     pub(crate) on_stop: Option<StopHook>,
 }
 
-/// A function that is called when the user or a time limit requests a stop, even after the run,
-/// while the program has not ended. The function returns false if the run will end on its own.
+/// A function that is called when the user or a time limit requests a stop, until the program ends.
+/// A `StopHook` returns false if the run will end on its own.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
 

@@ -18,7 +18,7 @@ pub(crate) struct ReportSources {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     pub(crate) meters: Option<Metering>,
-    /// If the user or a time limit stops the run, the threads of these outputs end soon.
+    /// If the user or a time limit stops the run, the threads of the flow outputs end soon.
     pub(crate) flow_outputs: Vec<FlowOutput>,
     pub(crate) sample: Option<u32>,
     pub(crate) sandbox: Option<InForce>,

@@ -181,8 +181,8 @@ fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String
     Ok(spec)
 }
 
-/// Returns the name in a form to which options can be appended. Returns `None` if devices of this
-/// kind have no options.
+/// Returns a device's name with its kind, so that options can be appended. Returns `None` if
+/// devices of this kind have no options.
 fn with_room_for_options(name: &str) -> Option<String> {
     let is_whole = !name.contains(',') && (name == SYNTHETIC || LIVE.iter().any(|prefix| name.starts_with(prefix)));
     is_whole.then(|| name.to_owned()).or_else(|| is_interface(name).then(|| format!("{AF_PACKET}{name}")))

@@ -8,8 +8,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::RunFileError;
 
-/// The maximum size of a run file in bytes. A run file with all options and thousands of devices is
-/// far shorter.
+/// The maximum size of a run file in bytes. Even a run file with all options and thousands of
+/// devices is far below this maximum.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn text(path: &Path) -> Result<String, RunFileError> {

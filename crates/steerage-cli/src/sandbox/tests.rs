@@ -1,5 +1,5 @@
-//! Tests faults of a handler. Each test runs in a separate process, because the fault ends the
-//! process.
+//! Tests faults of a handler. Each fault of a handler is tested in a separate process, because the
+//! sandbox ends the process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -86,7 +86,7 @@ fn what_a_packet_function_must_not_do_ends_the_process_and_is_named() {
         let ended = ran(test, fault);
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(ended.status.signal(), Some(SIGSYS), "{fault}: {ended:?}");
-        // The list of faults has the system call numbers of x86-64.
+        // The number in `named` is a system call number of x86-64.
         let named = if cfg!(target_arch = "x86_64") { named } else { named.split(' ').next().unwrap() };
         assert!(said.contains(&format!("thread steerage/0 made the system call {named}")), "{fault}: {said}");
     }
@@ -268,13 +268,13 @@ fn packet_threads_may_use_few_arguments() {
         patterns.iter().copied().filter(|value| allows(program, number, &with(*value))).collect()
     };
     let low = |values: BTreeSet<u64>| values.into_iter().filter(|value| *value < 1 << 32).collect::<Vec<u64>>();
-    // Allowed: F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ and F_GETPIPE_SZ, but not F_SETOWN (8),
-    // F_SETSIG (10) or F_DUPFD (0).
+    // F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_SETPIPE_SZ and F_GETPIPE_SZ are allowed. F_SETOWN (8),
+    // F_SETSIG (10) and F_DUPFD (0) are not.
     assert_eq!(low(allowed(receives, "fcntl", 1, [0; 6])), [1, 2, 3, 4, 1031, 1032]);
     // Allowed: PR_SET_NAME and PR_GET_NAME.
     assert_eq!(low(allowed(receives, "prctl", 0, [0; 6])), [15, 16]);
-    // Allowed: TCGETS (0x5401), but not FIOSETOWN (0x8901), SIOCSPGRP (0x8902), FIOASYNC (0x5452),
-    // or requests about an interface such as SIOCGIFNAME (0x8910) and SIOCETHTOOL (0x8946).
+    // TCGETS (0x5401) is allowed. FIOSETOWN (0x8901), SIOCSPGRP (0x8902), FIOASYNC (0x5452),
+    // SIOCGIFNAME (0x8910) and SIOCETHTOOL (0x8946) are not.
     let requests = allowed(receives, "ioctl", 1, [0; 6]);
     assert!(requests.contains(&0x5401));
     assert!(![0x8901, 0x8902, 0x5452, 0x8910, 0x8946].iter().any(|one| requests.contains(one)));

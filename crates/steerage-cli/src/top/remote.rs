@@ -19,8 +19,9 @@ const DEVICES: &str = "sys/class/net";
 pub(super) struct Remote {
     socket: InstanceSocket,
     client: Option<Client>,
-    /// The directories of the queues in the control tree, in the order of the report. The
-    /// directories are read only once.
+    /// The directories of the queues in the control tree, in the order of the report. The list of
+    /// queue directories is requested again only after the number of queues has changed or the
+    /// connection has failed.
     queues: Vec<String>,
 }
 

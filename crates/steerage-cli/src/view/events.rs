@@ -18,12 +18,13 @@ pub(crate) struct Event {
     pub(crate) is_bad: bool,
 }
 
-/// The drop reasons for which an event names the queue. For all other reasons, the event names the
-/// CPU.
+/// The drop reasons for which an event names the queue. For a drop reason that is not in this list,
+/// the event names the CPU.
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
-/// Returns events in the order of the report's queues and CPUs. `dropping` contains the queue or
-/// CPU and the reason of drops that continue. Only the start and the end of such drops are events.
+/// Returns events in the order of the report's queues and CPUs. `dropping` contains one entry for
+/// each queue (or CPU) and drop reason for which drops continue. If drops continue, only their
+/// start and their end are events.
 pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { at: now.elapsed, what, is_bad });
@@ -79,8 +80,8 @@ fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     queues.chain(cpus).collect()
 }
 
-/// Returns the longest measured distance in a steering group, between the receiving CPU and the CPU
-/// that joined last or will join next.
+/// Returns the longest distance (measured latency between two CPUs) in any steering group. A group
+/// measures from its receiving CPU to the CPU that joined last or will join next.
 pub(crate) fn apart(snapshot: &Snapshot) -> Option<Duration> {
     snapshot.groups.iter().filter_map(|group| group.findings.apart).max()
 }

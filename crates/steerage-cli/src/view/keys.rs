@@ -1,7 +1,7 @@
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 /// The maximum length of a mask in characters. Only a mask that lists hundreds of single CPUs would
-/// be longer.
+/// exceed the maximum.
 const MASK_CHARS_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl Ui {
         Action::Nothing
     }
 
-    /// Changes the sort order. Returns false if this key sorts nothing.
+    /// Changes the sort order. Returns false if `key` selects no sort order.
     pub(crate) fn sorts(&mut self, key: char) -> bool {
         match key {
             's' => self.sort = self.sort.next(),

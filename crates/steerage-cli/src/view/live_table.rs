@@ -104,8 +104,8 @@ impl LiveTable {
 
     fn draw(&mut self) {
         let mut frame = self.erasure();
-        // Line wrapping is turned off. Without it, each line occupies one row, so that the cursor
-        // can return to the first line.
+        // Without line wrapping, each line occupies one row, so that the cursor can return to the
+        // first line.
         frame.push_str("\x1b[?7l");
         let page = self.page(terminal::screen());
         page.iter().for_each(|line| frame.extend([line.as_str(), "\n"]));
@@ -121,8 +121,8 @@ impl LiveTable {
         }
     }
 
-    /// Draws the live table again after other text was printed. Otherwise, a run that prints a
-    /// report every second would hardly ever show its table.
+    /// Draws the live table again after other text was printed, so that a run that prints a report
+    /// every second still shows its table.
     pub(crate) fn redraw(&mut self) {
         if self.due.is_some() && self.model.has_report() {
             self.draw();
@@ -221,11 +221,11 @@ mod tests {
         let of_file = |read, total, elapsed| progress(Some((read, Some(total))), rest(elapsed, read, total));
         assert_eq!(of_file(gib, 4 * gib, seconds(30)), "; 25 % of 4.0 GiB read, 1:30 min left");
         assert_eq!(of_file(4 * gib, 4 * gib, seconds(30)), "; 100 % of 4.0 GiB read, 0.0 ms left");
-        // These cases are a file that has grown, a file that has not been read, and a pipe.
+        // Tests a file that has grown, a file that has not been read, and a pipe.
         assert_eq!(of_file(2 * gib, gib, seconds(1)), "; 100 % of 1.0 GiB read, 0.0 ms left");
         assert_eq!(of_file(0, gib, seconds(1)), "; 0 % of 1.0 GiB read");
         assert_eq!(progress(Some((3 << 20, None)), None), "; 3.0 MiB read");
-        // The runs in these cases read no files. The first run has a limit, and the second run has
+        // Tests two runs that read no files. The first run has a limit, and the second run has
         // none.
         assert_eq!(progress(None, rest(seconds(10), 500, 1000)), "; 10.0 s left");
         assert_eq!(progress(None, None), "");

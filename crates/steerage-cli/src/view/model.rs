@@ -97,8 +97,8 @@ impl Model {
         }
     }
 
-    /// `same` is true if the report belongs to the same run as the previous report. Otherwise, all
-    /// flows count as new.
+    /// `same` is true if the report belongs to the same run as the previous report. If `same` is
+    /// false, all flows count as new.
     fn take_flows(&mut self, same: bool) {
         let now = self.now().elapsed;
         let flows = self.seen.traffic.as_mut().and_then(|traffic| traffic.top.take()).unwrap_or_default();
@@ -108,8 +108,8 @@ impl Model {
         self.flows = flows.into_iter().map(rates).collect();
     }
 
-    /// Takes the buckets of the selected queue. If another queue was selected before, all packets
-    /// of the buckets count as new.
+    /// Stores the new values of the selected queue's buckets. If another queue was selected before,
+    /// all packets of the buckets count as new.
     pub(crate) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
         self.buckets_before = std::mem::replace(&mut self.buckets, buckets);
         if std::mem::replace(&mut self.buckets_of, queue) != queue {
@@ -234,7 +234,7 @@ pub(crate) struct FlowRates {
     pub(crate) duration: Duration,
     /// Bytes per second and packets per second, in both directions together.
     pub(crate) rates: [f64; 2],
-    /// The time at which the flow's counts last changed, since the start of the run.
+    /// The time from the start of the run to the last change of the flow's counts.
     changed: Duration,
 }
 

@@ -12,7 +12,8 @@ pub(crate) fn queue(queue: &QueueSnapshot) -> String {
     queue_within(queue, DEVICE_CHARS)
 }
 
-/// Returns the name of a queue. `device_chars` is the maximum length of the device's name in it.
+/// Returns the name of a queue, in which the device's name is shortened to `device_chars`
+/// characters.
 pub(crate) fn queue_within(queue: &QueueSnapshot, device_chars: usize) -> String {
     format!("{} rx-{}", shortened(&queue.device, device_chars), queue.queue)
 }
@@ -65,8 +66,8 @@ impl Flow {
 }
 
 impl FlowId {
-    /// Returns the source and the destination of a flow. Each is an address with a port, such as
-    /// `10.0.0.1:80` or `[fd00::1]:80`, an address without a port, or `-`.
+    /// Returns the source and the destination of a flow. Each end of a flow is an address with a
+    /// port, such as `10.0.0.1:80` or `[fd00::1]:80`, an address without a port, or `-`.
     pub(crate) fn ends(&self) -> [String; 2] {
         // The port fields of an ICMP flow contain the ICMP identifier.
         let has_ports = ["tcp", "udp", "sctp"].contains(&&*self.kind);

@@ -101,8 +101,8 @@ impl Section {
     }
 }
 
-/// Returns the width of a column for `names`, in characters: at least `least`, and on a wider
-/// screen up to the longest name.
+/// Returns the width of a column for `names`, in characters. The column is at least `least` wide.
+/// On screens of more than [`WIDTH`] columns, it grows up to the longest name.
 fn room_for<'a>(names: impl Iterator<Item = &'a str>, least: usize, width: usize) -> usize {
     let longest = names.map(|name| printable(name).chars().count()).max().unwrap_or(0);
     longest.min(least + width.saturating_sub(WIDTH)).max(least)

@@ -1,5 +1,5 @@
-//! The hash buckets of a queue as two lines of characters. For a range of buckets, the lower
-//! character shows the CPU, and the upper character the load.
+//! The hash buckets of a queue as two lines of characters. For each range of buckets, the upper
+//! line shows how much traffic it has, and the lower line its CPU.
 
 use ratatui_core::style::Color;
 
@@ -8,8 +8,8 @@ const NAMES: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 const HEAT: &[u8] = b" .:-=+*#";
 
-/// The number of cells on a screen of 80 columns, where each cell represents 64 buckets. On a wider
-/// screen, the strip has two or four times as many cells.
+/// The number of cells on a screen of 80 columns, where each cell represents 64 buckets. On screens
+/// with enough columns, the strip has two or four times as many cells.
 const CELLS: usize = 64;
 
 /// Some characters of a line, and the CPU that they represent.

@@ -107,8 +107,8 @@ fn waited(id: Pid) -> WaitStatus {
     waitpid(id, Some(WaitPidFlag::__WALL)).unwrap()
 }
 
-/// Lets the thread run until the start of its next system call. Returns the registers, and whether
-/// a SIGSYS arrived before. The SIGSYS is not delivered to the thread.
+/// Lets the thread run until the start of its next system call. Returns the registers, and true if
+/// a SIGSYS arrived before that system call. The SIGSYS is not delivered to the thread.
 fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
     let (mut passed_on, mut is_denied) = (None, false);
     loop {
@@ -138,8 +138,9 @@ fn number_of(name: &str) -> u64 {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// Returns the system calls that the command's threads may make. `column` (of the table) is 1 for
-/// all threads and 2 for packet threads. `devices` contains the names of the table rows for the run's devices.
+/// Returns the system calls that the command's threads may make. `column`, of the table in
+/// lab/notes/system-calls.md, is 1 for all threads and 2 for packet threads. `devices` contains
+/// that table's names of the run's devices.
 fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
     let rows = documented_rows();
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == format!("`{command}`")).unwrap();
@@ -311,8 +312,7 @@ fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
     sockets(run).iter().filter_map(|(socket, inode)| Some((*socket, row(inode)?[3] == "0003"))).collect()
 }
 
-/// The length of the frame that an attacked thread tries to send. The frame is on the stack of the
-/// attacked thread.
+/// The length of the Ethernet frame that an attacked thread tries to send from its stack.
 const FRAME_BYTES: u64 = 60;
 
 #[test]
@@ -335,7 +335,8 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
         assert!(sockets.iter().any(|(_, listens)| *listens), "{sockets:?}");
         assert_eq!(sockets.iter().any(|(_, listens)| !*listens), command == "fanout", "{sockets:?}");
         for (socket, listens) in sockets {
-            // A thread that could pass an address could send through another interface.
+            // If a thread could give `sendto` an address, the thread could send through another
+            // interface.
             thread.is_denied("sendto", [socket, stack, FRAME_BYTES, 0, stack, 20]);
             thread.is_denied("sendmsg", [socket, stack, 0, 0, 0, 0]);
             thread.is_denied("sendmmsg", [socket, stack, 1, 0, 0, 0]);
@@ -359,8 +360,9 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
     }
 }
 
-/// Another process that received a packet socket in a message could send through any interface.
-/// With a message to its own process, a thread would get a second descriptor of the socket.
+/// Another process that received a packet socket in a message could send through any interface. A
+/// thread that sent the socket in a message to its own process would get a second descriptor of the
+/// socket.
 #[test]
 fn a_hijacked_thread_passes_no_descriptor_on() {
     if !is_root() {

@@ -70,7 +70,7 @@ impl Bonds {
             let text = self.ends.within(end, || fs::read_to_string("/proc/thread-self/net/bonding/bond0").unwrap());
             let count = |wanted: &str| text.lines().filter(|line| line.trim() == wanted).count();
             if text.contains("802.3ad info") {
-                // A cable that is in use appears twice: for the port and for its partner.
+                // A port in use has two such lines, one of them for its LACP partner.
                 count(LACP_IN_USE) / 2
             } else {
                 // The bond itself has an "MII Status" line, too.
@@ -141,8 +141,8 @@ impl Bonds {
         std::iter::from_fn(|| self.kernel.recv(&mut [0; 100]).ok()).count()
     }
 
-    /// Returns how many datagrams the near bond has refused because it does not use their port. The
-    /// far end of a cable may start to use the cable first.
+    /// Returns how many datagrams the receiving bond has refused because they came by a port that
+    /// the bond does not use. The sending bond may be the first to use a cable.
     fn refused(&self) -> usize {
         let counters = ["p0", "p1"].map(|port| format!("/sys/class/net/{port}/statistics/rx_nohandler"));
         let shown = self.ends.command(0, &["cat", &counters[0], &counters[1]]).output().unwrap();
@@ -170,15 +170,15 @@ fn a_port_leaves_a_bond_and_returns() {
         // The kernel announces the addresses of both bonds while ports join.
         let refused_before = bonds.refused();
         let sent = bonds.send_during(|| {
-            // The sender's port must leave first. Otherwise, datagrams would be sent to a port that
-            // has left its bond.
+            // The sender's port `q1` leaves its bond before `p1` does, so that no datagram is sent
+            // to a port that has left its bond.
             bonds.ends.must(1, "link set q1 nomaster");
             bonds.ends.must(0, "link set p1 nomaster");
             Bonds::add(&bonds.ends, 0, "p1");
             Bonds::add(&bonds.ends, 1, "q1");
             until("both ports are in use", || bonds.ports_up() == [2, 2]);
             if options.contains("802.3ad") {
-                // The kernel still receives the LACP messages.
+                // While the run takes packets from the bond, the kernel receives the LACP messages.
                 let start = Instant::now();
                 until("LACP had to time out", || start.elapsed() > 2 * LACP_TIMEOUT);
                 assert_eq!(bonds.ports_up(), [2, 2]);
@@ -200,8 +200,8 @@ fn the_active_port_of_a_bond_changes() {
     bonds.activate(0);
     let started = bonds.count("af_xdp:bond0");
     bonds.send(100);
-    // The far end now sends to a port that is not active. The kernel drops packets to an inactive
-    // port too.
+    // The far end now sends to a port that is not active. Like the run, the kernel drops packets to
+    // an inactive port.
     bonds.ends.must(1, "link set bond0 type bond active_slave q1");
     bonds.send(10);
     bonds.activate(1);
@@ -334,7 +334,7 @@ fn received_so_far(started: &Started) -> u64 {
 fn a_vlan_on_a_bond_is_taken_from() {
     let Some(bonds) = Bonds::new("mode balance-xor") else { return };
     for end in [0, 1] {
-        // The run would count the kernel's own IPv6 packets.
+        // If IPv6 were enabled, the run would count the kernel's own IPv6 packets.
         bonds.ends.within(end, || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap_or_default());
         let Some(vlan) = bonds.ends.vlan(end, "bond0", 5) else { return };
         bonds.ends.must(end, &format!("addr add 10.211.0.{}/24 dev {vlan}", end + 1));

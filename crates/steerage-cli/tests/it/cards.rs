@@ -25,7 +25,7 @@ use crate::program::{Ends, Ran, Started, command};
 
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
-/// The address of the host beyond the router. The near end of the pair is the router.
+/// The address of the host beyond the router. The router has the address [`NEAR`].
 const INNER: &str = "10.211.0.2";
 
 const COUNT: usize = 3_000;
@@ -204,7 +204,7 @@ impl Pair {
     }
 
     /// Waits until the run or the kernel has received each datagram, and returns how many the
-    /// kernel received. `before` is the number that the run had received before.
+    /// kernel received. `before` is how many datagrams the run had received before this call.
     fn pass(&self, started: &Started, before: usize) -> usize {
         self.send(NEAR, COUNT, BYTES);
         let mut passed = 0;
@@ -527,7 +527,7 @@ time.clock_settime(~clock << 3 | 3, 1e6)
 
 /// With `time=card`, frames without a timestamp from the card get the system's time. After a reset,
 /// the emulated card adds a timestamp to only one frame, until the register `RXSATRH` is read
-/// (`igb_core.c` of qemu). The driver does not read this register.
+/// (`igb_core.c` of qemu). The driver does not read `RXSATRH`.
 #[test]
 fn the_card_stamps_packets() {
     const FRAMES: usize = 20;

@@ -1,6 +1,6 @@
-//! Lists the arguments of all commands that can be paths, including hidden ones, from the
-//! definition of the command line. Tests with a table of these arguments fail if an argument has no
-//! row.
+//! Lists each argument (of any command, even a hidden one) that can be a path, from the definition
+//! of the command line. A test with a table of path arguments fails if an argument has no row in
+//! the table.
 
 use std::collections::BTreeSet;
 

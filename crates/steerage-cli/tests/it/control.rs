@@ -62,7 +62,7 @@ impl Place {
         self.0.join("tree")
     }
 
-    /// If the tree cannot be mounted, returns `None`, or fails in CI.
+    /// Returns `None` if the tree cannot be mounted. In CI, the test fails instead.
     fn mounted(&self) -> Option<Started> {
         self.mounted_of(&ENDLESS)
     }
@@ -374,12 +374,12 @@ fn a_mount_that_hangs_is_not_asked() {
     first.stop(Signal::SIGTERM);
 }
 
-/// Another user repeatedly exchanges a directory on the path of the mount point. A tree that is
-/// mounted there could hide a directory of root.
+/// Another user repeatedly exchanges a directory on the path of the mount point with a symbolic
+/// link. A tree that is mounted through this link could hide a directory of root.
 #[test]
 fn a_path_that_another_user_can_change_is_refused() {
-    /// Without the check of the path, about one of twelve runs mounted the tree at the exchanged
-    /// path.
+    /// Without the check of the path, about one of twelve runs mounted the tree through the other
+    /// user's symbolic link.
     const TRIES: usize = 60;
     let place = Place::new();
     if place.mounted().map(|run| run.stop(Signal::SIGTERM)).is_none() {

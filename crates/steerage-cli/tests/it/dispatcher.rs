@@ -17,7 +17,7 @@ use steerage_fixtures::{skip_on_this_kernel, until};
 
 use crate::program::{Ran, Started, children, command};
 
-/// A veth pair, and a BPF file system for the XDP programs on its near end.
+/// A veth pair, and a BPF file system for the XDP programs of the interface `near0`.
 struct Shared {
     net: Net,
     pins: PathBuf,
@@ -52,10 +52,10 @@ impl Shared {
     }
 
     /// Runs a program of xdp-tools. The programs of xdp-tools fail instead of waiting for their
-    /// lock file, so only one runs at a time. xdp-filter ignores LIBXDP_BPFFS. If /sys/fs/bpf has
-    /// no BPF file system, xdp-filter uses the first one in /proc/mounts, perhaps that of another
-    /// test. To prevent this, the program runs in a mount namespace in which /sys/fs/bpf is this
-    /// test's file system.
+    /// lock file, so `tool` runs only one of them at a time. xdp-filter ignores LIBXDP_BPFFS. If
+    /// /sys/fs/bpf has no BPF file system, xdp-filter uses the first one in /proc/mounts, perhaps
+    /// that of another test. The program runs in a mount namespace in which /sys/fs/bpf is the file
+    /// system of this test.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,8 +233,8 @@ fn the_program_of_a_killed_run_is_removed() {
     until("the helper ends", || kill(the_helper, None).is_err());
     assert_eq!(fs::read_dir(shared.pins.join("xdp")).unwrap().count(), 1);
 
-    // If no process is left to remove the XDP program, the program passes all packets to the
-    // kernel.
+    // If `steerage` and its helper process are killed, the XDP program stays, and passes all
+    // packets to the kernel.
     let started = shared.count(&[]);
     kill(helper(&started), Signal::SIGKILL).unwrap();
     started.signal(Signal::SIGKILL);

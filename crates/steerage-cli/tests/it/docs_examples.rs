@@ -22,7 +22,7 @@ use crate::pages::{CARGO_RUN, Example, examples};
 /// The folder in which the Debian package installs `examples`.
 const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 
-/// The time limit of a command in seconds. Only a command that hangs takes longer.
+/// The time limit of a command in seconds. Only a command that hangs reaches this limit.
 const PATIENCE: &str = "60";
 
 /// The programs that the test runs. `time` is a keyword of bash.
@@ -81,8 +81,8 @@ fn run(command: &str, directory: &Path, programs: &Path) -> Output {
         .unwrap()
 }
 
-/// Describes how the result of a command differs from the page. Returns `None` if it does not
-/// differ.
+/// Describes how the result of a command differs from the page. Returns `None` if the result does
+/// not differ from the page.
 fn fault(example: &Example, output: &Output) -> Option<String> {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let error = example.output.first().filter(|line| line.starts_with("steerage: "));

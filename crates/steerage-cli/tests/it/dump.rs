@@ -179,8 +179,9 @@ fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
         let mut head = [[0; 8]; 3];
         head.iter_mut().for_each(|word| packets.read_exact(word).unwrap());
         let [first, lengths, last] = head.map(u64::from_ne_bytes);
-        // The second integer of a record contains lengths. If the integer has one of its two
-        // highest values, the record contains counts instead of a packet.
+        // A record begins with three integers. The second contains the two lengths of the packet.
+        // If `lengths` has one of the two highest values, the record contains counts instead of a
+        // packet.
         if lengths >= u64::MAX - 1 {
             counts = (first, last);
             continue;

@@ -54,8 +54,8 @@ fn without_packets_there_are_no_tables() {
     assert!(!ran.out.contains(" % ") && !ran.out.contains("packet 1"), "{}", ran.out);
 }
 
-/// A test vector of Microsoft's "RSS hash verification suite". steerage hashes the lower endpoint
-/// as the source.
+/// A test vector of Microsoft's "RSS hash verification suite". steerage hashes the endpoint with
+/// the lower address as the source.
 #[test]
 fn toeplitz_is_that_of_network_cards() {
     let explained = explained(&["tcp 66.9.149.187:2794 > 161.142.100.80:1766", "--hash", "toeplitz"]);

@@ -13,7 +13,7 @@ use crate::program::{Ran, command};
 
 const DATAGRAMS_MAX: usize = 300_000;
 
-/// Runs the program in the near network namespace, with the namespace's /sys, while datagrams
+/// Runs the program in the network namespace of `near0`, with the namespace's /sys, while datagrams
 /// arrive.
 fn flooded(net: &Net, args: &[&str]) -> Ran {
     let over = AtomicBool::new(false);

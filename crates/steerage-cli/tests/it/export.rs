@@ -234,7 +234,8 @@ fn datagrams_fit_and_are_numbered() {
         let (report, all, flows) = loop {
             let dropped = dropped_by_the_kernel();
             let (report, all, flows) = export_by_udp(mtu);
-            // Other tests may fill the kernel's input queue of this CPU.
+            // If other tests overflow the kernel's backlog, which drops messages, the test exports
+            // again.
             if only_output(&report)["messages"] == all.len() || dropped_by_the_kernel() == dropped {
                 break (report, all, flows);
             }

@@ -58,8 +58,7 @@ fn span<R>(address: &str, send: impl FnOnce(&str) -> R) -> (Duration, R) {
     (receiver.join().unwrap(), result)
 }
 
-/// The export of a capture's flows is paced. The export of the flows that are open when a live run
-/// is stopped is also paced.
+/// The export is paced, both for a capture and for the flows that are open when a live run stops.
 #[test]
 fn udp_is_paced() {
     let capture = ["meter", "synthetic:packets=5000,flows=5000", "--virtual-cpus", "2"];
@@ -131,11 +130,12 @@ fn tcp_is_recommended_for_a_file() {
 }
 
 /// If a busy machine does not run the collector for a fifth of a second, the collector's receive
-/// buffer may overflow. In that case, the test exports the flows again.
+/// buffer may overflow, and the test exports the flows again.
 const ATTEMPTS_MAX: usize = 3;
 
-/// `store` gets a directory, the collector's port, and arguments for the export. It returns how
-/// many flows the collector stored and how many were sent, or `None` if no collector is installed.
+/// `store` gets a directory, the collector's port, and arguments for the export. `store` returns
+/// how many flows the collector stored and how many were sent, or `None` if no collector is
+/// installed.
 fn all_arrive(options: &str, store: impl Fn(&Path, u16, &[&str]) -> Option<(u64, u64)>) {
     let mut found = Vec::new();
     for _ in 0..ATTEMPTS_MAX {

@@ -72,8 +72,8 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
     // Each flow has a packet every 2 s and ends 1 s after its packet, so each packet becomes a flow
-    // record. The records of the last two seconds arrive together. The kernel counts these records
-    // as 200 kB. They fit into the collector's buffer even if the collector gets no CPU time.
+    // record. The records of the run's last two seconds arrive together. They take 200 kB of the
+    // collector's socket buffer, and fit even if the collector gets no CPU time.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
     // The run has one CPU, because the backlog of a second CPU could overflow when the machine
@@ -97,7 +97,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// The test calls `is_there` when a collector is running after `after` restarts.
+    /// Call this when a collector is running. `after` is the number of restarts so far.
     fn is_there(&self, after: u64) {
         self.is_last.store(after >= restarts().1, Ordering::Relaxed);
     }
@@ -108,7 +108,7 @@ impl Stop {
 }
 
 fn say(text: std::fmt::Arguments<'_>) {
-    // Writing fails only if standard error is closed.
+    // `writeln!` fails only if standard error is closed.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
@@ -161,8 +161,8 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
         let (since, mut decoder) = (Instant::now(), Decoder::default());
         stop.is_there(all.restarts);
         while !stop.is_over(since) {
-            // On the loopback interface, the socket has every datagram that was sent before this
-            // check.
+            // On the loopback interface, the socket has every datagram that was sent before `ended`
+            // was set.
             let ended = stop.ended.load(Ordering::Relaxed);
             match socket.recv(&mut buffer) {
                 Ok(length) => {

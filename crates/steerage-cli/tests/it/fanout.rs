@@ -292,7 +292,6 @@ fn a_slow_output_loses_its_own_packets_only() {
         assert!(asked.elapsed() < HANG, "{report}");
     };
     assert_eq!(so_far["snapshot"]["outputs"][1]["dropped"], json!({}), "{so_far}");
-    // The FIFO contains every packet that was completely written to its buffer.
     dealing.signal(Signal::SIGINT);
     let mut kept = Vec::new();
     loop {

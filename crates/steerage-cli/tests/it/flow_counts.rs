@@ -115,7 +115,8 @@ fn a_full_device_has_nothing() {
     assert!(ran.err.contains("cannot write flows to standard output: No space left on device"), "{ran:?}");
 }
 
-/// Like other output files, standard output is cut off after the last complete line.
+/// If the disk is full, the file at standard output is cut off after the last complete line, like
+/// other output files.
 #[test]
 fn a_full_disk_at_standard_output() {
     if !geteuid().is_root() {

@@ -152,7 +152,7 @@ fn two_kernels_talk_through_it() {
         drop(echo);
     }
     tcp_transfer(&net.0, OTHER, ONE, address("10.210.0.2"), 4_000_000);
-    // The router's kernel replies to this ping.
+    // The router's kernel replies to a ping of the router's own address.
     net.0.within(ONE, || ping(address("10.210.1.1"), 56));
     let report = stop(started);
     // The hosts send super-frames, and the router forwards each in one piece, so the number of
@@ -176,8 +176,8 @@ fn icmp_errors_come_back() {
         assert_eq!([error_about(FAR4, 2, (3, 3)), error_about(FAR6, 2, (1, 4))], [address(FAR4), address(FAR6)]);
         assert_eq!([error_about("10.77.0.1", 9, (3, 0)), error_about("fd77::1", 9, (1, 0))], from_router);
         assert_eq!(error_about("10.77.1.1", 9, (3, 13)), from_router[0]);
-        // The addresses that end in 77 belong to no host. After some time, the router's kernel
-        // reports them as unreachable.
+        // No host has the addresses that end in 77, so the router's kernel reports these addresses
+        // as unreachable after some time.
         assert_eq!([error_about("10.210.1.77", 9, (3, 1)), error_about("fd00:211::77", 9, (1, 3))], from_router);
     });
     let at = metrics::address(&started);
@@ -193,7 +193,8 @@ fn icmp_errors_come_back() {
     assert!(sent >= 7 && page.get("steerage_forward_icmp_errors_total{outcome=\"sent\"}") <= sent as f64, "{report}");
 }
 
-/// Runs a tool such as traceroute. If the tool is missing, returns `None`, or fails in CI.
+/// Runs a tool such as traceroute. Returns `None` if the tool is missing. In CI, the test fails
+/// instead.
 fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     let run = || std::process::Command::new(words[0]).args(&words[1..]).stdin(std::process::Stdio::null()).output();
     match net.0.within(namespace, run) {
@@ -295,7 +296,7 @@ fn iperf3_carries_a_gigabyte() {
     );
     let counts = report["snapshot"]["dropped"].as_object().unwrap().values();
     assert!(lost <= counts.filter_map(Value::as_u64).sum(), "{lost} lost, {report}");
-    // The router also counts headers and acknowledgements.
+    // Besides the payload, the router counts headers and acknowledgements.
     assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > (1 << 30) + (50 << 20), "{report}");
 }
 
@@ -361,7 +362,7 @@ fn neighbours_and_links_come_and_go() {
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.router("link del renamed");
     net.0.within(ONE, || error_about(FAR4, 9, (3, 0)));
-    // One CPU learns from the kernel that the route is gone. Another CPU detects the deleted
+    // One CPU learns from the kernel that the route is gone. Another packet CPU detects the deleted
     // interface without a message from the kernel.
     while !started.error_line().contains("the interface was deleted") {}
     started.signal(Signal::SIGINT);
@@ -372,8 +373,8 @@ fn neighbours_and_links_come_and_go() {
     accounted(&report);
 }
 
-/// If the host announces its new link address, the router uses it at once. Otherwise, the router's
-/// kernel must first notice that the old address does not answer.
+/// If the host announces its new link address, the router uses it at once. If the host makes no
+/// announcement, the router's kernel must first notice that the old address does not answer.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };
@@ -383,8 +384,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:78");
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || fs::write("/proc/sys/net/ipv4/conf/other0/arp_notify", "0").unwrap());
-    // Without the neighbour state `stale`, the kernel assumes for 15 to 45 s that the neighbour is
-    // reachable.
+    // If the test did not set the neighbour state `stale`, the kernel would assume for 15 to 45 s
+    // that the neighbour is reachable.
     net.router("neigh change 10.210.1.2 dev r1 nud stale");
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:79");
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -408,8 +409,8 @@ fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     stop(started);
 }
 
-/// Frames from a TUN interface have no link header, so `forward` adds one. The replies to these
-/// frames go to the router's kernel.
+/// Frames from a TUN interface have no link header, so `forward` adds one. The replies to frames
+/// from the TUN interface go to the router's kernel.
 #[test]
 fn from_a_tun_to_an_interface_with_link_headers() {
     let Some(net) = Net::new() else { return };
@@ -450,7 +451,7 @@ fn no_packet_goes_out_with_a_wrong_checksum() {
     });
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(ONE, || ping(address(FAR6), 56));
-    // The receiving kernel drops packets from a cable whose checksum is wrong.
+    // The receiving kernel drops packets that arrive with a wrong checksum.
     for to in [FAR4, FAR6] {
         let payload: Vec<u8> = (0..999).map(|at| at as u8).collect();
         let bind = if to == FAR4 { "0.0.0.0:0" } else { "[::]:0" };

@@ -153,7 +153,8 @@ fn the_rules_last_as_long_as_the_run() {
 }
 
 /// If the rules for the routing tables have an unusual order, `forward` cannot insert its rule
-/// between them. No additional rule would help, so the error message recommends no `ip` commands.
+/// between them. No additional rule would correct the order, so the error message recommends no
+/// `ip` commands.
 #[test]
 fn tables_in_the_wrong_order_are_refused() {
     let Some(net) = linked() else { return };
@@ -182,8 +183,8 @@ fn a_rule_without_effect_is_replaced() {
     assert_eq!(rules(&net), before);
 }
 
-/// The first run removes its routing rule when it ends, so the user must add a separate rule for a
-/// second run.
+/// The first run removes its routing rule when it ends, so a second run asks the user to add
+/// another rule.
 #[test]
 fn a_second_run_has_no_rule_of_the_first() {
     let Some(net) = linked() else { return };
@@ -266,7 +267,7 @@ fn without_the_capability_the_rules_must_be_there() {
     assert_eq!((output.code, rules(&net)), (Some(0), by_user), "{output:?}");
 
     // The rules that silence the kernel must come before the rule for the table `main`. Only one of
-    // the user's two rules comes before it.
+    // the user's two rules comes before the rule for `main`.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add iif r1 pref 850 blackhole");
     let output = Ran::of(run().unwrap());

@@ -1,6 +1,6 @@
 //! Tests signals to a process that waits for a file system that does not answer, such as a hard NFS
-//! mount whose server is down. Such a process waits in the kernel, and a signal that it catches
-//! does not end its wait.
+//! mount whose server is down. The waiting process is in the kernel, and a signal that the process
+//! catches does not end its wait.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -30,8 +30,7 @@ use crate::signals::ignores_hup;
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// Every directory of this FUSE file system contains these names. The constants below are the inode
-/// numbers of these names.
+/// The names and inode numbers of the two entries in every directory of the FUSE file system.
 const FILE: &str = "file";
 const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
@@ -40,9 +39,9 @@ const DIRECTORY_INODE: u64 = 3;
 /// When a program looks this name up, the server of the file system stops.
 const STOP: &str = "stop";
 
-/// A file system whose server stops reading requests when a program looks up [`STOP`]. A program
-/// that then accesses the file system waits until the server reads its request. SIGKILL ends the
-/// program, as with a hard NFS mount.
+/// A file system whose server stops reading requests when a program looks up [`STOP`]. While the
+/// server is stopped, a program that accesses the file system waits. SIGKILL ends the program, as
+/// with a hard NFS mount.
 struct Stopping {
     /// The stopped file system continues when the sender is dropped.
     goes_on: Mutex<Receiver<()>>,
@@ -80,8 +79,8 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// Stops the file system. The kernel's cache keeps the file, the directory and their
-    /// attributes.
+    /// Stops the file system. Afterwards, the kernel's cache still has the attributes of [`FILE`]
+    /// and [`DIRECTORY`].
     fn stop(&self) {
         for name in ["", FILE, DIRECTORY] {
             fs::metadata(self.at.join(name)).unwrap();
@@ -168,7 +167,7 @@ struct Row {
 const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
 
 const ROWS: &[Row] = &[
-    // The second command line searches the `PATH` for tcpdump.
+    // In the second of the `lines`, the program searches the `PATH` for tcpdump.
     Row {
         argument: "[DEVICE]...",
         commands: &["count", "meter", "fanout", "send"],
@@ -218,7 +217,7 @@ const ROWS: &[Row] = &[
         commands: RUNS,
         lines: &["{c} --socket {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}", "STEERAGE_RUNTIME_DIR={d}/x {c} --socket y"],
     },
-    // The second command line searches the `PATH` for fusermount3.
+    // In the second of the `lines`, the program searches the `PATH` for fusermount3.
     Row {
         argument: "--control <DIR>",
         commands: RUNS,
@@ -229,8 +228,7 @@ const ROWS: &[Row] = &[
         commands: &["parallel"],
         lines: &["parallel synthetic:packets=1 --results {d}/x -- cat"],
     },
-    // The first command line has the path of a job's program, and the second has the directory for
-    // the job's files.
+    // In `lines`, `{d}` is the directory of a job's program or, as `TMPDIR`, of the job's files.
     Row {
         argument: "<COMMAND>...",
         commands: &["parallel"],
@@ -270,7 +268,7 @@ const VARIABLES: &[&str] = &[
     "STEERAGE_STATE_DIR={d}/x tune lo --for listen --apply",
 ];
 
-/// Returns the command with the arguments without which it would open no path.
+/// Adds the arguments that the command needs before it opens any path.
 fn with_what_it_needs(command: &str, has_device: bool) -> String {
     let device = if has_device { "" } else { " synthetic:packets=1" };
     match command {

@@ -43,8 +43,7 @@ fn commands(heading: &str) -> String {
     lines.map(|line| format!("{}{line}\n", waits(line))).collect()
 }
 
-/// Returns commands that wait for a slow collector before the page's command `line`, as a user
-/// would wait.
+/// Returns commands that wait until a slow collector is ready for `line`, a command of the page.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
         // nfacctd has two processes, and each reports when it is ready.

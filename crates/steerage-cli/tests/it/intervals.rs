@@ -74,8 +74,8 @@ fn a_meter_tells_how_many_flows_there_are() {
     assert_eq!(last, &json!({ "active": 0, "total": flows["total"], "evicted": flows["evicted"], "lost": 0 }));
     for pair in intervals.windows(2) {
         for path in ["/flows/total", "/flows/evicted"] {
-            // The program reads one count of flows after the other while the CPUs evict flows. A
-            // count may therefore be too low by one for each CPU.
+            // The program does not read all counts of flows at the same instant, so a count may be
+            // too low by one for each CPU that evicts a flow.
             assert!(number(&pair[0], path) <= number(&pair[1], path) + 2, "{pair:?}");
         }
         assert!(number(&pair[0], "/flows/active") <= 20 + 2, "{pair:?}");

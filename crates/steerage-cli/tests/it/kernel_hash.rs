@@ -21,8 +21,8 @@ use crate::program::command;
 /// one of two CPUs with a probability of 1 in 2^63.
 const FLOWS: u16 = 64;
 
-/// The number of tries. In at least one try, a single flow must use only one CPU. Other traffic of
-/// the machine may use the other CPU.
+/// The number of tries. In at least one try, a single flow must use only one CPU. In other tries,
+/// other traffic of the machine may use the second CPU.
 const TRIES: usize = 100;
 
 /// In `SPREADS` of `SPREAD_TRIES` tries, many flows must use both CPUs. The kernel counts no
@@ -149,7 +149,7 @@ fn the_kernel_spreads_as_explain_predicts() {
 }
 
 /// With the flow dissector of `tune --global`, the kernel spreads the flows inside VXLAN and GTP-U.
-/// All other packets are spread as before.
+/// Packets without VXLAN or GTP-U are spread as they are without the dissector.
 #[test]
 fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
     let Some(net) = cable() else { return };
@@ -169,7 +169,7 @@ fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
     assert!(!spreads(&net, &path, false));
 }
 
-/// Sends the packets from the CPU `from`. Returns true if the kernel interrupted the other CPU for
+/// Sends the packets from the CPU `from`. Returns true if the kernel interrupted CPU `1 - from` for
 /// some of the packets.
 fn interrupts(net: &Net, path: &str, from: usize) -> bool {
     let all = SockProtocol::EthAll;

@@ -199,7 +199,8 @@ fn notes_stand_on_standard_error() {
 #[test]
 fn without_the_right_to_it_the_line_says_which() {
     let Some(net) = Net::new() else { return };
-    // In this case, root has no CAP_NET_RAW. If setpriv is missing, this case is skipped.
+    // setpriv runs the program as root without CAP_NET_RAW. If setpriv is missing, the test ends
+    // here.
     let program = env!("CARGO_BIN_EXE_steerage");
     let args = ["--bounding-set=-net_raw", "--inh-caps=-net_raw", program, "count", "lo"];
     let Ok(output) = net.near(|| Command::new("setpriv").args(args).output()) else { return };

@@ -9,8 +9,8 @@ use fuser::{
 
 use crate::fuse;
 
-/// A FUSE file system that reports root as the owner of every file. It contains symbolic links to
-/// the directory `target` and to the file `name` in this directory.
+/// A FUSE file system that reports root as the owner of every file. The file system contains
+/// symbolic links to the directory `target` and to the file `name` in `target`.
 pub(crate) struct Lying {
     pub(crate) target: PathBuf,
     pub(crate) name: &'static str,

@@ -1,7 +1,7 @@
 //! Tests the program from outside: its output, its files, and its exit codes.
 //!
 //! No test relies on a fixed waiting time. A run ends after a number of packets, or by a signal. A
-//! test sends the signal only after the program has reported that it listens.
+//! test sends a signal only after the program has reported that it listens for signals.
 
 mod attacks;
 mod bonds;

@@ -28,7 +28,7 @@ fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A request with two replies, another request that is repeated after ten minutes, and an ARP
+/// A UDP request with two replies, a second request that is repeated after ten minutes, and an ARP
 /// packet.
 fn conversation(directory: &Path) -> String {
     let mut arp = vec![0xff; 60];
@@ -120,7 +120,8 @@ fn the_report_has_them_too() {
 
     let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-t", "0"]);
     assert_eq!(one["app"]["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "outputs": [] }));
-    // With longer timeouts, the repeated request belongs to the flow of the original request.
+    // With timeouts of more than ten minutes, the repeated request belongs to the flow of the
+    // original request.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
     assert_eq!(patient["app"]["flows"]["total"], 3);
     // The flow with the repeated request lasts from 22:13:24 to 22:23:24, and is cut at 22:15.
@@ -237,7 +238,7 @@ fn what_cannot_be_written_ends_the_run() {
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
     }
-    // The run writes flows to a full disk, from a source that never ends.
+    // The run has endless input, and writes flows to a full disk.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
     let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();
@@ -258,8 +259,8 @@ fn who_reads_no_more_has_seen_enough() {
 /// time.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_a_stop() {
-    // The first source can wait, so its CPUs wait until flow records are written. The second source
-    // cannot wait.
+    // Synthetic traffic without a rate can pause, so the CPUs wait until flow records are written.
+    // Traffic with a rate cannot pause.
     for device in ["synthetic:flows=100000", "synthetic:flows=100000,rate=1000000"] {
         let args = ["meter", device, "--seconds", "0", "--max-flows", "5000", "--virtual-cpus", "2"];
         let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());

@@ -13,7 +13,7 @@ use crate::program::run;
 /// The names in a flow, by CSV column.
 type Names = BTreeMap<&'static str, String>;
 
-/// Flows with their names, by the endpoints of the flow.
+/// The names in each flow, by the endpoints of the flow.
 type Flows = BTreeMap<[String; 4], Names>;
 
 const COLUMNS: [&str; 7] = ["dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];

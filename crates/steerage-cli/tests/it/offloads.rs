@@ -33,7 +33,7 @@ const LAST: &[u8] = b"This is the last datagram.";
 /// Creates the cables of [`linked_by`] with offloads that let tcpdump check each packet.
 fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = linked_by(vlan)?;
-    // The packets on the cables are not merged, and have valid checksums. The router's kernel
+    // The packets on the veth pairs are not merged, and have valid checksums. The router's kernel
     // merges received packets (GRO).
     for (nth, cable, features) in [
         (ONE, "one0", "tx off tso off gso off"),
@@ -289,7 +289,7 @@ const ADDRESSES: usize = 12;
 const VLAN: u16 = 42;
 const TAG: [u8; 4] = [0x81, 0, 0, VLAN as u8];
 
-/// Connects a TAP without VLAN tags and a cable with VLAN tags.
+/// Forwards frames between a TAP, without VLAN tags, and a veth, with VLAN tags.
 struct Tagger;
 
 impl Handler for Tagger {
@@ -329,7 +329,7 @@ fn tagging(namespaces: &Namespaces, nth: usize, host: usize, cable: &str) -> Run
     running
 }
 
-/// `fanout` passes the frames of two kernels between cables on which all frames have a VLAN tag.
+/// `fanout` forwards frames between two veth pairs on which all frames have a VLAN tag.
 #[test]
 fn tagged_super_frames_pass_whole() {
     if !is_installed("tcpdump", "tcpdump") || !is_installed("ethtool", "ethtool") {
@@ -338,7 +338,8 @@ fn tagged_super_frames_pass_whole() {
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
     namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
-    // The kernel of the middle namespace cuts super-frames, so that tcpdump can check each packet.
+    // The kernel of the namespace `ROUTER` segments super-frames, so that tcpdump can check each
+    // packet.
     namespaces.features(ROUTER, "r1", "tx off tso off gso off");
     let fanouts = [("r0", "r1"), ("r1", "r0")].map(|(from, to)| {
         let from = format!("af_packet:{from},direction=in,offload=on,timeout=1");
@@ -359,7 +360,7 @@ fn tagged_super_frames_pass_whole() {
     let packets = dump.packets();
     let _ = ends.map(end);
     let reports = fanouts.map(Started::stop_at_rest);
-    // Frames towards `ONE` are not cut into packets, and may lack a checksum.
+    // Super-frames to the namespace `ONE` are not segmented, and may lack a checksum.
     let to_far: Vec<_> = packets
         .iter()
         .filter(|packet| [" > 10.210.0.2.", " > fd00:210::2."].iter().any(|to| packet.contains(to)))

@@ -141,7 +141,8 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     assert!(capinfos(&file).is_none_or(|packets| report["snapshot"]["outputs"][1]["packets"] == packets));
 }
 
-/// The source can wait, so the run loses no packets although the reader starts late.
+/// Synthetic traffic without a rate can pause, so the run loses no packets although the reader
+/// starts late.
 #[test]
 fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let directory = Scratch::new();
@@ -159,12 +160,12 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
         "2",
     ];
     let mut child = command(&[&args[..], &["--json", "-v"]].concat());
-    // The program and this `open` each wait until the other opens the FIFO.
+    // `open` returns only after the program has opened the other end of the FIFO.
     let child = child.spawn().unwrap();
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);
-    // If the source can wait, a CPU's output buffer is filled only up to half of the CPU's share (8
-    // MiB). The 75 MB of packets for the FIFO do not fit into the buffer.
+    // From a source that can wait, a CPU puts at most 8 MiB into its output buffer, half of the
+    // CPU's share. The 75 MB of packets for the FIFO do not fit into the buffer.
     wait_until(&mut run, "a full buffer", |report| {
         report["snapshot"]["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500)
     });
@@ -241,8 +242,8 @@ fn planted_links_lead_nowhere() {
     assert!(fs::symlink_metadata(common.join("flows.csv.part")).unwrap().is_symlink(), "nobody has touched it");
 }
 
-/// When the reader stops, the handler waits until it can write a flow, because the source of the
-/// packets can wait.
+/// If nobody reads the output, the handler waits until it can write a flow record, because
+/// synthetic traffic without a rate can pause.
 #[test]
 fn a_cpu_that_does_not_return_is_shown() {
     let from = "synthetic:flows=100000";

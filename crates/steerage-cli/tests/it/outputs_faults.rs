@@ -1,6 +1,6 @@
-//! Tests what happens if a write to a capture file fails. The file must then match the report, and
-//! the error must state the true reason. The file size limit `RLIMIT_FSIZE` makes the kernel fail a
-//! write.
+//! Tests what happens if a write to a capture file fails. After a failed write, the file must match
+//! the report, and the error must state why the write failed. The file size limit `RLIMIT_FSIZE`
+//! makes the kernel fail a write.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,9 +19,8 @@ const BLOCK: usize = 512;
 const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
-/// Returns the tested limits of the file size. For each of the first writes, one limit makes the
-/// write fail in the middle. Another limit is reached exactly at the end of a write. With the last
-/// limit, no write fails.
+/// Returns the tested limits of the file size. Some limits make a write fail in the middle, one
+/// limit is reached exactly at the end of a write, and the highest limit makes no write fail.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])

@@ -70,7 +70,7 @@ fn a_fifo_is_made_and_waited_for() {
     assert!(ran.code == Some(1) && ran.complaint().contains("no FIFO"), "{ran:?}");
 }
 
-/// The client of another user gets no packets. The client of the run's user gets packets.
+/// A TCP client gets packets only if it belongs to the user of the run.
 #[test]
 fn another_user_reads_no_capture() {
     if !is_root() {

@@ -4,11 +4,11 @@
 //! precedes each command, and the command's output follows. A ```` ```toml ```` block that begins
 //! with `# NAME:` contains the text of a file with that name.
 
-/// The command by which some pages start the program. In place of this command, the tests start the
-/// program that was built with them.
+/// The command by which some pages start the program. The tests start the program that was built
+/// with them instead of `cargo run`.
 pub(crate) const CARGO_RUN: &str = "cargo run --release -- ";
 
-/// Report lines that begin with these words differ between machines and runs.
+/// The beginnings of report lines that differ between machines and runs.
 const DIFFERING: [&str; 10] =
     ["cpus ", "steering ", "queues ", "memory ", "            ", "real", "CPU ", "hash ", "bucket ", "sandbox "];
 
@@ -94,7 +94,8 @@ fn transcript(lines: &[&str]) -> Vec<Example> {
     examples
 }
 
-/// Returns a shell command that writes a block to the file that its first line names, if any.
+/// If the first line of a block names a file, returns a shell command that writes the block to this
+/// file.
 fn file(lines: &[&str]) -> Option<Example> {
     let (name, _) = lines.first()?.strip_prefix("# ")?.split_once(": ")?;
     Some(Example::new(format!("cat > {name} <<'EOF'\n{}\nEOF", lines.join("\n"))))

@@ -200,7 +200,7 @@ fn a_slow_job_of_a_live_input_loses_its_own_packets_alone() {
         scratch.display()
     );
     // Each job gets 45 MB at 15 MB/s, through a buffer of 32 MiB. The slow job loses packets. The
-    // quick job loses none, even if other programs use the CPUs for two seconds.
+    // quick job loses no packets, even if other programs use the CPUs for two seconds.
     let traffic = "synthetic:rate=30000,packets=90000,flows=1000,size=1000";
     let ran = run(&["parallel", traffic, "-j", "2", "--json", "--", "sh", "-c", &script]);
     let summary = summary(&ran);
@@ -301,8 +301,8 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // An input that can wait stops while the jobs are slow. After SIGINT, the run ends when the
-    // jobs have read all packets that were passed to them.
+    // Synthetic traffic without a rate pauses while the jobs are slow. After SIGINT, the run ends
+    // when the jobs have read all packets that were passed to them.
     let job = "cat >/dev/null; echo it is over";
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "-v", "--json", "--", "sh", "-c", job];
     let run = Started::of(command(&endless).spawn().unwrap());

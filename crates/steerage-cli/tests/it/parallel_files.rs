@@ -19,7 +19,8 @@ fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).unwrap().count() == 0
 }
 
-/// Returns true if the process has an open file without a name that was created in this directory.
+/// Returns true if the process has an open file without a name (as with `O_TMPFILE`) in
+/// `directory`.
 fn has_unnamed_file(process: u32, directory: &Path) -> bool {
     let links = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     links

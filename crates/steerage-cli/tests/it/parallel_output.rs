@@ -73,7 +73,7 @@ fn lines_of_two_jobs_do_not_join() {
     let mut lines: Vec<&str> = out.split('\n').collect();
     lines.sort_unstable();
     assert_eq!(lines, ["no newline 1", "no newline 2", "no newline 3"]);
-    // Each line on standard error ends with a newline, because people read it.
+    // On standard error, which people read, each line ends with a newline.
     let err = steerage(&["-j", "2", "-k"], "cat >/dev/null; printf 'error %s' $1 >&2").stderr;
     let mut lines: Vec<&str> = str::from_utf8(&err).unwrap().lines().collect();
     lines.sort_unstable();
@@ -152,8 +152,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
             let err = String::from_utf8(ran.stderr).unwrap();
             assert_eq!((ran.status.code(), ran.stdout.len()), (Some(255), 0), "{err}");
             assert!(err.contains(&format!("writes {kind}")) && err.contains("--results DIR"), "{err}");
-            // A job that writes more than fits into its pipe gets SIGPIPE, which another line of
-            // the error output reports.
+            // A job that is still writing gets SIGPIPE, which another line of the error output
+            // reports.
             assert_eq!(err.matches("writes").count(), 1, "{err}");
         }
         for options in [&["-j", "2", "-k"][..], &["-j", "1"]] {
@@ -223,8 +223,8 @@ fn json_arrays_are_joined() {
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), b"");
 }
 
-/// One job writes its lines only at the end. Until then, the lines of the other jobs must wait, and
-/// do not fit into memory.
+/// One job writes its lines only at the end. The lines of the other jobs must wait for the lines of
+/// this job, and do not fit into memory.
 #[test]
 fn lines_are_merged_by_time() {
     // Job 1 writes only after each other job has written 3 MB.

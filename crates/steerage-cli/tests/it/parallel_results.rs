@@ -22,7 +22,8 @@ fn give(path: &Path) {
 }
 
 /// A description of a directory entry, a function that creates the entry, and the result of a new
-/// run: `Ok` if the run replaces the entry, or a part of the error message.
+/// run. The result is `Ok` if the run replaces the entry, and otherwise a part of the error
+/// message.
 type Planted = (&'static str, fn(&Path, &Path), Result<(), &'static str>);
 
 const PLANTED: [Planted; 9] = [

@@ -29,12 +29,12 @@ const FLOW_LOCAL: [&str; 14] = [
     "_ws.col.Info",
 ];
 
-/// A capture in which a packet's timestamp is out of range. In the job's input, the timestamp of
-/// this packet is the time at which steerage passed the packet on.
+/// A capture in which a packet's timestamp is out of range. In the job's input, a packet with an
+/// invalid timestamp has the time at which steerage passed the packet on.
 const WITHOUT_A_TIME: &str = "bad-time.pcapng";
 
 /// Returns real captures, the capture in `examples`, and a generated capture. Each test generates
-/// its own capture, because packet times differ.
+/// its own capture, because each generated capture has other packet times.
 fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     let made = scratch.join("parallel-tools.pcapng");
     report(&["send", &format!("pcap:{}", made.display()), "synthetic:flows=300,packets=5000,mix=udp4+tcp6"]);
@@ -355,6 +355,6 @@ fn an_interface_of_its_own_is_a_job_s_input_too() {
     send_datagrams(&net, 100);
     run.signal(Signal::SIGINT);
     let ran = run.end();
-    // The interface has no end, so SIGTERM must have ended both jobs.
+    // An interface as input never ends, so SIGTERM must have ended both jobs.
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }

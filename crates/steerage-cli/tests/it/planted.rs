@@ -58,7 +58,8 @@ fn makes_devices() -> bool {
     made.inspect_err(|error| skip(&format!("devices cannot be created: {error}"))).is_ok()
 }
 
-/// Runs the command. Also returns the data that the command writes to a FIFO at `path`.
+/// Runs the command. Returns the command's result, and the data that the command writes to a FIFO
+/// at `path`.
 fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let args = line(row, path);
     let mut command: Command = command_in(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -223,7 +224,7 @@ impl Drop for Exchanged<'_> {
     }
 }
 
-/// The number of runs of each command during which the output directory is exchanged.
+/// The number of runs of each command while the output directory is exchanged with a link.
 const RACES: usize = 8;
 
 #[test]
@@ -246,7 +247,8 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
             });
             let file = if names == Names::File { "new.csv" } else { "" };
             for nth in 0..RACES {
-                // Relative paths start at the working directory, which belongs to the other user.
+                // Relative paths start at the working directory, which belongs to the user
+                // `NOBODY`.
                 let (path, working) = match nth % 2 {
                     0 => (ground.at("x/logs").join(file), ground.root.to_path_buf()),
                     _ => (Path::new("logs").join(file), ground.at("x")),
@@ -287,7 +289,7 @@ fn a_planted_day_is_not_used(row: &str) {
         ground.assert_untouched(directory);
         assert!(ran.code == Some(1) && ran.err.lines().last().is_some_and(|line| line.contains(DAY)), "{ran:?}");
     }
-    // Without a planted link, the program creates the day's directory, and writes the next files to
+    // If no link is planted, the first run creates the directory `%F`, and the second run writes to
     // the same directory.
     let ground = Ground::new();
     for file in ["one-%H.csv", "two-%H.csv"] {
@@ -326,7 +328,7 @@ fn the_owner_of_a_directory_does_not_choose_who_reads() {
         return;
     }
     /// An ACL in the format of linux/posix_acl_xattr.h: tag, permissions and user of each entry.
-    /// The last entry is the mask, which limits the rights of users and groups.
+    /// The last entry of the ACL is the mask, which limits the rights of users and groups.
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, NOBODY), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();
@@ -387,7 +389,7 @@ fn a_refusal_names_the_directory_and_says_what_to_do() {
         x.display()
     );
     assert_eq!(ran.complaint(), message);
-    // The error message tells the user to change to this directory.
+    // The error message recommends changing to the directory `x`.
     let (ran, _) = run(row, Path::new("logs/f.csv"), &x);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     assert!(path.is_file());

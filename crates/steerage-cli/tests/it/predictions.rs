@@ -181,7 +181,7 @@ fn the_speed_ups_agree() {
             } else {
                 assert_eq!(elephants.is_some(), by_flow < 8.0, "{capture}: {traffic}");
             }
-            // The notes round the speed-up to a tenth.
+            // The notes of `explain` round the speed-up to a tenth.
             let said = elephants.map(|note| {
                 let (before, _) = note.split_once(" times at most").unwrap();
                 before.rsplit(' ').next().unwrap().parse::<f64>().unwrap() + 0.05
@@ -228,9 +228,9 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 }
 
 /// `meter` counts an ICMP error as a flow, but steering assigns the error to the flow of the quoted
-/// packet. If the fragment table is full, fragments count as separate flows. When the table is full
-/// depends on the clock of the receive path in `explain`, and on the packets' timestamps in
-/// `meter`.
+/// packet. If the fragment table is full, fragments count as separate flows. The table gets full at
+/// a time that depends on the clock of the receive path in `explain`, and on the packets'
+/// timestamps in `meter`.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if !is_installed("tshark", "tshark") {

@@ -169,7 +169,8 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let commands: [&[&str]; 4] = [&["check", fifo], &["help"], &["man"], &["completions", "bash"]];
     for args in commands {
         for (option, seccomp) in [(&[][..], "2"), (&["--no-sandbox"][..], "0")] {
-            // The command's text does not fit into this pipe, so the command blocks.
+            // The output of the command does not fit into a pipe of 4096 bytes, so the command
+            // blocks.
             let (mut output, input) = io::pipe().unwrap();
             fcntl(&output, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
             let mut command = command(&[&args[..1], option, &args[1..]].concat());
@@ -268,7 +269,7 @@ fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
 }
 
 /// The seccomp profile of a container can deny Landlock although the kernel supports it. The user
-/// could change that profile, so the program prints a warning.
+/// could change the container's profile, so the program prints a warning.
 #[test]
 fn landlock_that_is_denied_is_reported_once() {
     for errno in [libc::EPERM, libc::EACCES, libc::ENOMEM] {
@@ -344,7 +345,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
 }
 
 /// Root needs a capability to create files in another user's directory. During a run, only the
-/// thread that creates output files keeps it.
+/// thread that creates output files keeps this capability.
 #[test]
 fn what_files_need_stays_with_the_thread_that_writes_them() {
     if !is_root() {
@@ -375,7 +376,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
 }
 
-/// The second capture needs a capability of root.
+/// Without a capability of root, the program could not open the capture of another user.
 #[test]
 fn captures_of_others_are_read() {
     if !is_root() {

@@ -155,7 +155,7 @@ pub(crate) struct Started {
     child: Ends,
     out: BufReader<ChildStdout>,
     err: BufReader<std::process::ChildStderr>,
-    /// The lines on standard error before the run listened for signals.
+    /// The lines that the run wrote to standard error before it listened for signals.
     said: Vec<String>,
 }
 
@@ -204,7 +204,7 @@ impl Started {
     }
 
     /// Stops the run with SIGINT. At the end, no packet may be in flight, no packet may have been
-    /// reordered, and no page may be missing.
+    /// reordered, and all pages must be free.
     pub(crate) fn stop_at_rest(self) -> Value {
         let report = self.stop(Signal::SIGINT);
         assert_eq!(
@@ -250,7 +250,7 @@ impl Started {
         Unread { child, err }
     }
 
-    /// Returns the exit code, and the rest of both outputs.
+    /// Returns the exit code, and the unread rest of standard output and standard error.
     pub(crate) fn end(mut self) -> Ran {
         let mut out = String::new();
         self.out.read_to_string(&mut out).unwrap();
@@ -271,9 +271,9 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// Sends the signal repeatedly until the run has ended. A program that another test is starting
-    /// has a copy of the pipe's reading end for a short time. During this time, the run can still
-    /// write to the closed pipe.
+    /// Sends the signal repeatedly until the run has ended. While another test starts a program,
+    /// the child process briefly has a copy of the pipe's reading end, so the run can still write
+    /// to the closed pipe.
     pub(crate) fn signal_to_death(&mut self, signal: Signal) {
         while self.child.try_wait().unwrap().is_none() {
             kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();

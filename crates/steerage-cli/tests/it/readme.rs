@@ -2,9 +2,8 @@
 //! workspace.
 //!
 //! The test skips commands that begin with `sudo`, `cargo test`, and commands with the comment `#
-//! needs the network`. All other commands must be commands of `steerage`, and must succeed. They
-//! must print the output that README.md shows, except for lines that differ between machines and
-//! runs.
+//! needs the network`. All other commands must be commands of `steerage`, must succeed, and must
+//! print the output that README.md shows, except for lines that differ between machines and runs.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -19,7 +19,7 @@ fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     Ran { out: short(&ran.out), err: short(&ran.err), ..ran }
 }
 
-/// Returns the error for a wrong run file. `check` and `run` must both print this error.
+/// Returns the error message for an invalid run file. `check` and `run` must both print this error.
 fn wrong(text: &str, more: &[&str]) -> String {
     let checked = with_file("check", "wrong.toml", text, more);
     let ran = with_file("run", "wrong.toml", text, more);
@@ -68,7 +68,7 @@ fn control_characters_of_a_file_are_not_shown() {
 #[test]
 fn what_stands_behind_the_file_takes_its_place() {
     // A device on the command line replaces the devices of the run file. An option on the command
-    // line can exclude an option of the run file.
+    // line replaces a conflicting option of the run file.
     let more = ["synthetic:packets=10", "--rps-cpus-list", "0", "--virtual-cpus", "3"];
     let report = with_file("run", "over.toml", RUN, &more).report();
     assert_eq!(

@@ -26,8 +26,8 @@ fn a_file_is_made_and_sent_again_in_its_order() {
         (&again["snapshot"]["outputs"][0]["packets"], &again["snapshot"]["received"]),
         (&json!(900), &json!(900))
     );
-    // The copy contains the packets of the capture three times, after blocks for the section and
-    // the interface, which differ.
+    // After the blocks for the section and the interface, the copy contains the packets of the
+    // capture three times.
     let (made, copy) = (std::fs::read(made).unwrap(), std::fs::read(copy).unwrap());
     let packets = &made[60..];
     assert!(copy[60..] == [packets, packets, packets].concat()[..], "{} {}", made.len(), copy.len());
@@ -115,7 +115,7 @@ fn what_is_not_sent_fails_the_run_and_says_why() {
     assert!(ran.complaint().contains(said), "{ran:?}");
     let ran = send(&[&fits]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
-    // The interface refuses all packets. A refusal is not counted as an error of another kind.
+    // The interface refuses all packets.
     assert_eq!(send(&[&cut]).code, Some(1));
     assert_eq!(send(&[&cut, "--strict"]).code, Some(3));
 }

@@ -93,7 +93,7 @@ fn term_ends_a_program_whose_report_nobody_reads() {
     assert_eq!(run.end_unread(), Some(128 + Signal::SIGTERM as i32));
 }
 
-/// The output's child program does not end at the end of its input.
+/// The program in the output `exec:` does not end at the end of its input.
 #[test]
 fn term_ends_a_run_that_waits_for_a_program() {
     let scratch = Scratch::new();
@@ -215,7 +215,7 @@ impl Stepped {
 
 /// The test sends a stop signal to one run after its first system call, to the next run after its
 /// second, and so on until all threads have started. A signal before the program has blocked
-/// signals kills the program. A later signal ends the run normally.
+/// signals kills the program. A signal after the program has blocked signals ends the run normally.
 #[test]
 fn no_signal_to_stop_is_lost() {
     /// The number of threads of the program: the main thread, two packet threads, two threads for

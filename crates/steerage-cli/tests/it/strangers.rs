@@ -255,7 +255,8 @@ fn no_reply_to_other_users_has_an_address() {
             let top = report["traffic"]["top"].as_array();
             report["snapshot"]["received"].as_u64() > Some(0) && (!meters || top.is_some_and(|top| !top.is_empty()))
         });
-        // Root's report contains addresses, so the search must find IPv4 and IPv6 addresses in it.
+        // Root's report contains addresses, so `addresses_in` must find IPv4 and IPv6 addresses in
+        // the report.
         let of_root = addresses_in(&private).join(" ");
         assert!(!meters || (of_root.contains('.') && of_root.contains("::")), "{private}");
         let metrics_at = metrics::address(&run);

@@ -29,7 +29,7 @@ fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     (path, sources)
 }
 
-/// Computes the Toeplitz hash of network cards bit by bit, for a packet of [`written`].
+/// Computes the Toeplitz hash of network cards bit by bit, for a packet that [`written`] creates.
 fn toeplitz(source: u8) -> u32 {
     let key: Vec<u8> = (0..40).map(|at| u8::from_str_radix(&KEY[2 * at..2 * at + 2], 16).unwrap()).collect();
     let bit = |bytes: &[u8], at: usize| u32::from(bytes[at / 8] >> (7 - at % 8) & 1);
@@ -78,8 +78,8 @@ fn shares_are_those_of_the_hash() {
     }
 }
 
-/// The command that the output of `explain` recommends must have the effect that the page
-/// describes.
+/// The command that the output of `explain` recommends must have the effect that the output
+/// predicts.
 #[test]
 fn the_page_is_what_the_guide_shows() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -136,8 +136,8 @@ fn a_capture_ends_with_the_command_that_divides_it() {
     assert_eq!(synthetic["commands"]["parallel"], Value::Null);
 }
 
-/// Fragments count for the flow of their datagram. ICMP errors count for the flow of the packet
-/// that they quote, as in tshark's ports.
+/// Fragments count for the flow of their datagram. ICMP errors count for the flow of the quoted
+/// packet, whose ports tshark prints.
 #[test]
 fn elephants_are_those_that_tshark_counts() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };

@@ -70,7 +70,7 @@ fn udp_is_taken_and_tcp_passes() {
             let report: Value = serde_json::from_str(&started.line()).unwrap();
             counts(&report, "received").iter().all(|received| *received > 0)
         });
-        // The rings and backlogs have room for these packets, so that none is lost on a busy machine.
+        // The rings and backlogs have room for 800 packets, so that none is lost on a busy machine.
         send(&net, 40, 20, 9);
         sent += 800;
         talk(&net);
@@ -79,15 +79,15 @@ fn udp_is_taken_and_tcp_passes() {
         assert_eq!((&report["snapshot"]["dropped"], &report["snapshot"]["reordered"]), (&json!({}), &json!(0)));
         let (by_queue, passed) = (counts(&report, "received"), counts(&report, "passed"));
         assert!(by_queue.len() == 4 && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
-        // The kernel gets the 4 MB of the TCP transfer as segments of the size of the MTU, or an
-        // acknowledgement for every two segments.
+        // Of the TCP transfer (4 MB), the kernel gets either the segments, each of the size of the
+        // MTU, or an acknowledgement for every two segments.
         assert!(passed.iter().sum::<u64>() > 1000, "{passed:?}");
         for queue in report["snapshot"]["queues"].as_array().unwrap() {
             assert_eq!(queue["kind"], "af_xdp");
             // Since Linux 6.8, a veth offers metadata (such as a flow hash) to XDP programs.
             assert!(queue["mode"].as_str().unwrap().starts_with("native, copy"), "{queue}");
-            // A veth may pass on the hash of another card, so `--hash auto` does not use the veth's
-            // hash.
+            // The hash that a veth reports may come from another card, so `--hash auto` does not
+            // use the veth's hash.
             assert_eq!(queue["hash"] == "device", hash == "device", "{queue}");
         }
         // The veth's hash spreads the 40 flows over both CPUs.
@@ -107,9 +107,9 @@ fn a_busy_poll_takes_packets() {
     let kernel = Kernel::of(&net);
     let args = ["count", "af_xdp:near0,busy_poll=50", "--take", "udp", "--virtual-cpus", "1", "-c", "100"];
     let started = start(&net, &args);
-    // The kernel gets the packets before the program's first poll, so the test sends packets until
-    // the run has enough. The test sends more packets only if they fit into the run's ring and
-    // backlog.
+    // Until the program's first poll, packets go to the kernel's socket, so the test sends packets
+    // until the run has enough. The test sends more packets only if they fit into the run's ring
+    // and backlog.
     let report = thread::scope(|scope| {
         let ended = scope.spawn(|| started.end().report());
         let (mut sent, mut passed) = (0_u64, 0);
@@ -292,7 +292,7 @@ fn what_the_kernel_counts_for_the_socket_is_shown() {
     let Some(net) = Net::new() else { return };
     let kernel = Kernel::of(&net);
     let started = start(&net, &["count", "af_xdp:near0,ring=128", "--take", "udp"]);
-    // The kernel gets all packets before the program's first poll.
+    // Until the program's first poll, all packets go to the kernel's socket.
     while {
         send(&net, 1, 1, 9);
         kernel.got() > 0
@@ -309,7 +309,7 @@ fn what_the_kernel_counts_for_the_socket_is_shown() {
 }
 
 /// After the requested number of packets, the run counts no more packets, and the kernel returns
-/// the run's pages.
+/// all pages to the run.
 #[test]
 fn so_many_packets_are_taken_and_no_more() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

@@ -99,7 +99,8 @@ fn capture(name: &str, frames: u32) -> PathBuf {
     path
 }
 
-/// The progress display counts bytes as they are stored on disk. One of the files is compressed.
+/// The progress display counts bytes on disk, so the compressed one of the two files counts with
+/// its compressed size.
 #[test]
 fn progress_is_by_the_bytes_of_all_files() {
     let (plain, packed) = (capture("progress-1.pcap", 3000), capture("progress-2.pcap", 3000));

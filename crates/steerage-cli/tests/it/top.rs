@@ -138,8 +138,8 @@ impl OnTerminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until the program has drawn `wanted`, which must contain no spaces: unchanged cells,
-    /// such as blank ones, are not drawn again.
+    /// Waits until the program has drawn `wanted`. The program redraws no unchanged cells, which
+    /// may be blank, so `wanted` must contain no spaces.
     fn wait_for(&mut self, wanted: &str) {
         while !self.seen.contains(wanted) {
             let more = self.screen.recv().unwrap_or_else(|_| panic!("it ended without {wanted}: {:?}", self.seen));
@@ -193,7 +193,7 @@ fn plain_lines(seen: &str) -> Vec<String> {
         if c != '\x1b' {
             text.push(c);
         } else if characters.next() == Some('[') {
-            // An escape sequence for a terminal ends with its first letter.
+            // The first letter in an escape sequence for a terminal ends the sequence.
             let _ = characters.by_ref().find(|c| c.is_ascii_alphabetic());
         }
     }

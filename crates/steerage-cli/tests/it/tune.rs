@@ -20,8 +20,8 @@ use steerage_fixtures::{HANG, exposition, until};
 use crate::metrics::{ANY, get};
 use crate::program::{Ends, Ran, children, command, run};
 
-/// Returns a `tune` command that runs in the near network namespace. `ip netns exec` mounts the
-/// /sys of the namespace.
+/// Returns a `tune` command that runs in the network namespace of `near0`. `ip netns exec` mounts
+/// the /sys of the namespace.
 fn tune(net: &Net, state: &Path, args: &str) -> Command {
     let program = command(&[]);
     let mut command = Command::new("ip");
@@ -38,7 +38,7 @@ fn ran(net: &Net, state: &Path, args: &str) -> Ran {
     Ran { err: rest.concat(), ..ran }
 }
 
-/// Runs a shell command in the near network namespace, with the namespace's /sys.
+/// Runs a shell command in the network namespace of `near0`, with the namespace's /sys.
 fn shell(net: &Net, text: &str) -> String {
     let done = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", text]).output().unwrap();
     assert!(done.status.success(), "{text}: {done:?}");
@@ -89,7 +89,8 @@ fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
                 let sockets: Vec<UdpSocket> = (0..8).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect();
                 while !ends.load(Ordering::Relaxed) {
                     for socket in &sockets {
-                        // No socket listens on this port, so a later `send` returns an ICMP error.
+                        // No socket listens on port 9, so `send_to` returns the ICMP error for an
+                        // earlier datagram.
                         let _ = socket.send_to(&[0; 64], (NEAR, 9));
                     }
                     thread::sleep(Duration::from_micros(200));
@@ -370,7 +371,7 @@ fn a_read_only_sys_is_explained() {
 }
 
 /// `tune` writes the RPS mask to a systemd .link file, which must repeat the settings of the
-/// current .link file. The sandbox must allow reading that file.
+/// current .link file. The sandbox must allow reading the current .link file.
 #[test]
 fn a_link_file_is_written_and_removed_again() {
     let Some(net) = Net::new() else { return };

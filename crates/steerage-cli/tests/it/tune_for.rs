@@ -10,7 +10,7 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::Ran;
 
-/// Runs `tune` in the near network namespace, with the namespace's /sys.
+/// Runs `tune` in the network namespace of `near0`, with the namespace's /sys.
 fn tune(net: &Net, state: &Path, args: &[&str]) -> Ran {
     let program = env!("CARGO_BIN_EXE_steerage");
     let args = [&["netns", "exec", &net.near, program, "tune"], args].concat();
@@ -70,8 +70,7 @@ fn af_xdp_defers_interrupts() {
     assert_eq!(tune(&net, &state, &["--undo", "near0"]).code, Some(0));
 }
 
-/// A veth has no rules that assign packets to queues. `tune` checks this before it changes
-/// anything.
+/// A veth has no rules that assign packets to queues, so `tune` refuses before it changes anything.
 #[test]
 fn traffic_that_the_card_cannot_lead_is_refused() {
     let Some(net) = Net::new() else { return };
@@ -107,7 +106,8 @@ fn what_a_link_file_can_set_is_left_to_systemd() {
     let Some(net) = Net::new() else { return };
     let (state, program) = (Scratch::new(), env!("CARGO_BIN_EXE_steerage"));
     let tune = format!("{program} tune near0 --for listen --apply --write link");
-    // `ip netns exec` creates a mount namespace, so these mounts do not change the machine.
+    // `ip netns exec` creates a mount namespace, so the mounts of the shell script do not change
+    // the machine.
     let text = format!(
         "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; mkdir -p /run/udev/data; \
          gro() {{ echo $1: $(ethtool -k near0 | grep ^generic-receive-offload); }}; \

@@ -9,7 +9,7 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::{Started, command, run};
 
-/// In each transfer, both ends use the same one of these addresses. The test has its own network
+/// In each transfer, both ends use 127.0.0.1, or both use ::1. The test has its own network
 /// namespace.
 const ENDS: [&str; 2] = ["127.0.0.1", "::1"];
 const PORT: u16 = 4789;

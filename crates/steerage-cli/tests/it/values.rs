@@ -1,6 +1,6 @@
 //! Captures for which the program once printed a wrong value. tshark prints the expected values.
 //! The captures are not in the repository. The unit tests of steerage-flow and steerage-meter
-//! contain frames with these defects.
+//! contain frames like those of the captures.
 
 use std::fs;
 use std::path::Path;
@@ -121,7 +121,8 @@ fn vxlan_on_a_chosen_port() {
     assert_eq!(run(&["meter", capture, "--vxlan-port", "0"]).code, Some(2));
 }
 
-/// The script that compares values with tshark must report that its program fails.
+/// The script `.ci/values`, which compares steerage's values with those of tshark, must report that
+/// steerage fails.
 #[test]
 fn the_comparison_notices_failures() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

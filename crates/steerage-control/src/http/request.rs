@@ -4,8 +4,7 @@ use super::hosts::Hosts;
 use super::site::{PLAIN, Site, Turn};
 use crate::audience::Audience;
 
-/// The maximum length of a request in bytes. A request from Prometheus has an eighth of this
-/// length.
+/// The maximum length of a request in bytes. A request from Prometheus has about 500 bytes.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 
 /// The maximum number of headers in a request. Prometheus sends five.

@@ -18,28 +18,29 @@ use crate::quota::{Party, Quota};
 /// The maximum number of simultaneous clients. A new client replaces an older one.
 const CLIENTS_MAX: usize = 16;
 
-/// The time within which a client must send its request. Afterwards, a new client may replace the
-/// client. A request from Prometheus arrives within a fraction of a second, even from the other
-/// side of the world.
+/// The time within which a client must send its request. A new client may replace a client that
+/// exceeds this time. A request from Prometheus arrives within a fraction of a second, even from
+/// the other side of the world.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
-/// The maximum number of new clients in one turn. The kernel's queue of new connections is shorter
-/// (the standard library requests 128), so this queue is empty after a turn, even in a flood.
+/// The maximum number of new clients in one turn of the server's loop. The kernel's queue of new
+/// connections has fewer entries (the standard library requests 128), so each turn empties the
+/// queue, even in a flood.
 const ACCEPTED_A_TURN: usize = 256;
 
 /// The maximum time from a client's connection to the end of the reply: the default timeout of
 /// Prometheus.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The pause after `accept` has found no free file descriptor. Without the pause, `accept` would
-/// fail again at once.
+/// The pause after `accept` has found no free file descriptor. If the server did not pause,
+/// `accept` would fail again at once.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a stopping server waits for clients to read their replies. Clients on this machine need
-/// milliseconds.
+/// How long a stopping server waits for clients to read their replies. Clients on this machine read
+/// their replies within milliseconds.
 const FINISH_MAX: Duration = Duration::from_millis(500);
 
-/// The maximum number of reads in one turn from a client that has got its reply.
+/// The maximum number of reads in one turn of the loop from a client that has got its reply.
 const LEFTOVERS_A_TURN: usize = 16;
 
 struct Serve<'a> {

@@ -54,7 +54,7 @@ impl Site {
         Self { key: Some(key), ..self }
     }
 
-    /// Sets the command line option that adds a host name, for the error message.
+    /// Sets the command line option that the error message recommends for adding a host name.
     pub(crate) fn names_by(mut self, option: &str) -> Self {
         self.misdirected = format!(
             "The Host of this request is neither an address nor a name of this server: {option} adds a name.\n"
@@ -70,8 +70,8 @@ impl Site {
         &self.resources[index]
     }
 
-    /// Returns the audience of a client. Compares the keys in constant time, so that no client can
-    /// guess the key byte by byte.
+    /// Returns `Private` if the client has sent the key. Compares the keys in constant time, so
+    /// that no client can guess the key byte by byte.
     pub(super) fn audience(&self, shown: &[u8]) -> Audience {
         let is_key = |key: &String| {
             key.len() == shown.len() && key.bytes().zip(shown).fold(0, |all, (one, other)| all | (one ^ other)) == 0
@@ -85,8 +85,8 @@ impl Site {
     }
 }
 
-/// The bodies that all clients of one turn share, so that a flood of requests costs little more
-/// than one request.
+/// The bodies of the replies in one turn of the server's loop. Clients share the bodies, so a flood
+/// of requests costs little more than one request.
 pub(super) struct Turn<'a> {
     site: &'a Site,
     /// The public and the private body of each resource.

@@ -1,4 +1,4 @@
-//! The metrics of every count in the ledger.
+//! The metrics of every count in the ledger (the packet counts of an instance).
 //!
 //! The names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): they
 //! contain the unit, and counters end in `_total`, which [`with_suffix`] adds.

@@ -60,7 +60,7 @@ impl Collector for Content {
     }
 }
 
-/// The label `cpu` of the counts of CPUs that do not belong to the instance.
+/// The value of the label `cpu` for CPUs that do not belong to the instance.
 const OTHER_CPUS: &str = "other";
 
 impl Content {
@@ -83,8 +83,8 @@ impl Content {
     }
 }
 
-/// Returns the counter's name with its unit, and with the prefix `handler_` if another counter has
-/// the name, because names must differ.
+/// Returns the counter's name with its unit. Adds the prefix `handler_` if another metric has the
+/// name, because names must differ.
 fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     let CounterSnapshot { name, unit, .. } = counter;
     let has_unit =
@@ -173,9 +173,9 @@ fn put(sample: &mut MetricEncoder<'_>, kind: MetricType, value: Value) -> fmt::R
     }
 }
 
-/// Converts OpenMetrics to the older Prometheus format, which every reader understands. In that
-/// format, the HELP and TYPE lines of a counter have the name with `_total`, and there is no end
-/// mark.
+/// Converts OpenMetrics to the older Prometheus format, which every reader understands. In the
+/// older format, the HELP and TYPE lines of a counter have the name with `_total`, and there is no
+/// end mark.
 fn in_prometheus_words(page: &str) -> String {
     let mut text = String::with_capacity(page.len() + page.len() / 8);
     let mut help = "";

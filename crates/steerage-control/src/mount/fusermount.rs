@@ -3,8 +3,8 @@
 //! `fusermount3` opens `/dev/fuse`, sends the descriptor through a socket, and watches the socket.
 //! When this process closes its end of the socket, `fusermount3` opens the directory. If the error
 //! is "Transport endpoint is not connected", no process serves the mount, and `fusermount3`
-//! unmounts the directory. A killed process thus leaves no mount, and this process needs no
-//! capability after its start.
+//! unmounts the directory. Because `fusermount3` unmounts, a killed process leaves no mount, and
+//! this process needs no capability after its start.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -43,10 +43,11 @@ impl From<io::Error> for Failure {
 #[derive(Debug)]
 pub(super) struct Watched {
     socket: UnixStream,
-    /// A copy of the socket, for the case that this process is killed. The kernel closes the
-    /// descriptors of an ending process in the order of their numbers. `fusermount3` must not check
-    /// the directory before `/dev/fuse` is closed. With socket descriptors below and above that of
-    /// `/dev/fuse`, one of them is closed after `/dev/fuse` in either order.
+    /// If this process is killed, the socket or this copy of it stays open until `/dev/fuse` is
+    /// closed. The kernel closes the descriptors of an ending process in the order of their
+    /// numbers. `fusermount3` must not check the directory before `/dev/fuse` is closed. Of two
+    /// socket descriptors below and above that of `/dev/fuse`, one is closed after `/dev/fuse`, in
+    /// ascending and in descending order.
     _copy: OwnedFd,
 }
 
@@ -58,23 +59,23 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
     command.stdin(OwnedFd::from(of_program)).stdout(Stdio::null()).stderr(Stdio::piped());
     // `fusermount3` gets a separate process group, so that Ctrl-C sends it no signal.
     let child = program::start(command.process_group(0)).map_err(start_failed)?;
-    // While `command` holds a copy of `fusermount3`'s end of the socket, this process cannot notice
-    // that `fusermount3` has closed its end.
+    // While the `Command` has a copy of `fusermount3`'s end of the socket, this process cannot
+    // notice that `fusermount3` has closed its end.
     drop(command);
     let Some(fuse) = receive(&socket)? else {
         let output = child.wait_with_output()?;
         return Err(Failure::Refused(last_line(&output.stderr)));
     };
-    // The sandbox does not allow the system call that waits for a child process, so `end` reads
-    // from the socket with a timeout.
+    // The sandbox does not allow the system call that waits for a child process, so the function
+    // `end` reads from the socket with a timeout.
     let (fuse, copy) = in_order(&socket, &fuse)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))
 }
 
-/// Orders the descriptors by number: `socket`, `/dev/fuse`, copy of the socket. The original
-/// descriptor of `/dev/fuse` may have a lower number than the socket, because another thread may
-/// have closed a descriptor.
+/// Duplicates descriptors, so that `socket`, `/dev/fuse` and the copy of the socket have increasing
+/// numbers. `/dev/fuse` may have arrived with a lower number than the socket, because another
+/// thread may have closed a descriptor.
 fn in_order(socket: &UnixStream, fuse: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
     let fuse = fcntl_dupfd_cloexec(fuse, socket.as_raw_fd().saturating_add(1))?;
     let copy = fcntl_dupfd_cloexec(socket, fuse.as_raw_fd().saturating_add(1))?;

@@ -35,7 +35,7 @@ pub enum ClientError {
     /// The connection to the instance failed.
     #[error("the instance does not answer: {0}")]
     System(#[from] io::Error),
-    /// The reply does not fit the request.
+    /// The instance's reply is not a valid reply to the request.
     #[error("the process that answers there is no steerage of this version")]
     Nonsense,
 }
@@ -140,7 +140,7 @@ impl Client {
 
     fn ask(&mut self, request: &Value, key: &str, within: Duration) -> Result<Value, ClientError> {
         // An instance with too many clients replies with an error and closes the connection. The
-        // client can read this error even if its own request could not be sent.
+        // client can read the error even if the client's request could not be sent.
         let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
         let line = match (sent, self.line(within)) {
             (_, Ok(line)) if !line.is_empty() => line,

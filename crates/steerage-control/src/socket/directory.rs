@@ -35,8 +35,8 @@ pub(super) fn answers(directory: &Directory, name: &OsStr) -> bool {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .and_then(|socket| rustix::net::connect(&socket, &SocketAddrUnix::new(through(directory, name))?));
-    // After any other error, a process may be listening on the socket: the connection may not be
-    // permitted, or the queue may be full.
+    // After an error other than `CONNREFUSED` and `NOENT`, a process may be listening on the
+    // socket: the connection may not be permitted, or the queue may be full.
     !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 

@@ -56,8 +56,8 @@ pub struct Listening {
     path: PathBuf,
     directory: Directory,
     name: OsString,
-    /// The device and inode of the socket file, because another process may create a socket with
-    /// the same name.
+    /// The device and inode of the socket file distinguish it from a socket that another process
+    /// creates with the same name.
     file: (u64, u64),
 }
 

@@ -199,8 +199,8 @@ fn talk(stream: &UnixStream, admitted: &Admitted, uid: u32, shared: &Shared) -> 
         answer.push('\n');
         let answered = writer.write_all(answer.as_bytes());
         if let Some(sender) = sender {
-            // The function `sender` must run even if the client is gone, because it also stops the
-            // copying of packets.
+            // The function `sender` must run even if the client is gone, because `sender` also ends
+            // the copying of packets for the client.
             sender(stream);
             return answered;
         }

@@ -11,8 +11,8 @@ pub(super) fn load(buckets: &[BucketSnapshot]) -> String {
     text
 }
 
-/// Returns a line for each range of consecutive buckets that have the same CPU: `FIRST-LAST CPU`,
-/// or `BUCKET CPU`.
+/// Returns a line (`FIRST-LAST CPU` or `BUCKET CPU`) for each range of consecutive buckets that
+/// have the same CPU.
 pub(super) fn stretches(buckets: &[CpuId]) -> String {
     let mut text = String::new();
     let mut first = 0;

@@ -10,7 +10,7 @@ pub(super) struct Device {
     pub(super) outputs: Vec<usize>,
 }
 
-/// Devices of these types have the names that the kernel gives to interfaces.
+/// The types of devices that have the names of network interfaces.
 const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 
 /// Returns the devices. The inputs come first, followed by the devices that are only outputs.
@@ -37,8 +37,8 @@ pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String
     directory_names(devices.iter().map(|device| (&*device.kind, device.name(snapshot))))
 }
 
-/// Returns the directory names of devices, which are given by type and name. The inputs must come
-/// first.
+/// Returns the directory names of `devices`, a list of the type and name of each device. The inputs
+/// must come first.
 pub fn directory_names<'n>(devices: impl IntoIterator<Item = (&'n str, &'n str)>) -> Vec<String> {
     let mut directories: Vec<String> = Vec::new();
     for (kind, name) in devices {
@@ -61,8 +61,8 @@ impl Device {
     }
 }
 
-/// Returns the directory name of a device. Removes the options of synthetic traffic, and the
-/// directory of a file.
+/// Returns the directory name of a device: its name without the options of synthetic traffic, or
+/// without the directory of a file.
 fn directory_name(name: &str) -> String {
     let name = if name.starts_with("synthetic") { name.split(':').next().unwrap_or(name) } else { name };
     let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);

@@ -106,8 +106,8 @@ impl Tree {
         let done = self.handle.set_queue_rps_cpus(queue, &mask).map_err(AttributeError::invalid);
         let done = done.and_then(|()| self.settle(start));
         if done.is_err() {
-            // With the old mask set again, the data path moves the buckets back as soon as
-            // possible.
+            // The change failed, so the old mask is set again, and the data path moves the buckets
+            // back as soon as possible.
             if let Err(error) = self.handle.set_queue_rps_cpus(queue, &old) {
                 tracing::error!(queue, "cannot put the old mask in force again: {error}");
             }

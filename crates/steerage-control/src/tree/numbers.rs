@@ -1,6 +1,6 @@
 //! Numbers that can be set: sysctls of `/proc/sys/net/core`, switches like ethtool's private flags,
-//! and numbers of each queue. The parser follows the kernel's `proc_dointvec_minmax` (Linux,
-//! kernel/sysctl.c).
+//! and numeric settings of each queue. The parser follows the kernel's `proc_dointvec_minmax`
+//! (Linux, kernel/sysctl.c).
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use steerage::{
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
 
-/// The maximum number of characters of a number with its sign and `0x`: the kernel's TMPBUFLEN
-/// without the NUL.
+/// The maximum length of a number in characters, including sign and `0x`: TMPBUFLEN of
+/// kernel/sysctl.c without the NUL.
 const NUMBER_CHARS_MAX: usize = 21;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

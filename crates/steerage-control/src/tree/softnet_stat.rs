@@ -14,14 +14,14 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
             // As in the kernel, this column also counts drops by the flow limit.
             cpu.dropped.get(DropReason::BacklogFull) + cpu.dropped.get(DropReason::FlowLimit),
             cpu.time_squeeze,
-            // The next six columns belong to mechanisms that Linux no longer has.
+            // The six zeros are the columns of mechanisms that Linux no longer has.
             0,
             0,
             0,
             0,
             0,
             0,
-            // The column `received_rps` counts wake-ups by other CPUs.
+            // The column `received_rps` counts how often other CPUs have woken this CPU.
             cpu.wakes_received,
             cpu.dropped.get(DropReason::FlowLimit),
             cpu.backlog,

@@ -24,8 +24,8 @@ const ALWAYS: &[(&str, Statistic)] = &[
     // The packets that steerage received and then dropped.
     ("rx_dropped", |device, now| sum(device, now, |queue| lost_by_us(&queue.dropped))),
     ("rx_missed_errors", |device, now| sum(device, now, |queue| queue.dropped.get(DropReason::Device))),
-    // Every packet has a handler in steerage. Linux counts compressed packets only on slow serial
-    // lines.
+    // `rx_nohandler` is 0, because every packet has a handler in steerage. Linux counts compressed
+    // packets only on slow serial lines.
     ("rx_nohandler", NEVER),
     ("rx_compressed", NEVER),
     ("tx_packets", |device, now| device.outputs.iter().map(|at| now.outputs[*at].packets).sum()),
@@ -33,16 +33,16 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("tx_compressed", NEVER),
 ];
 
-/// Packets that an output did not send are counted at the queue that received them. The number for
-/// one output is known only if the instance has a single output. `tx_dropped` counts the packets
-/// that were dropped because the output was full.
+/// Packets that an output did not send are counted at the queue that received them. The number of
+/// packets that one output did not send is known only if the instance has a single output.
+/// `tx_dropped` counts the packets that were dropped because the output was full.
 const LOST_BY_THE_ONLY_OUTPUT: [(&str, Statistic); 2] = [
     ("tx_dropped", |_, now| now.dropped().get(DropReason::TxFull)),
     ("tx_errors", |_, now| by_outputs(&now.dropped()) - now.dropped().get(DropReason::TxFull)),
 ];
 
 /// Counts of receive errors on the wire, which a driver does not report to steerage. Files and
-/// synthetic traffic have no such errors.
+/// synthetic traffic have no errors on the wire.
 const RX_OF_A_WIRE: &[&str] =
     &["rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "rx_length_errors", "rx_over_errors"];
 

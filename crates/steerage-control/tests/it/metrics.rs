@@ -75,8 +75,8 @@ fn get(address: SocketAddr) -> String {
 #[test]
 fn the_page_is_the_ledger() {
     const FRAMES: u64 = 10_000;
-    // One device's name has every character that must be escaped. Two other devices have the same
-    // name.
+    // One device's name has every character that must be escaped. The first and the last device
+    // have the same name.
     let odd = "a\"b\\c\nd";
     let instance = instance(vec![traffic("traffic", FRAMES), traffic(odd, FRAMES), traffic("traffic", FRAMES)]);
     let (address, server) = serve(
@@ -261,7 +261,8 @@ fn a_host_that_floods_keeps_only_itself_out() {
     /// The number of the flood's connections during one request of the other host: twice the number
     /// of clients that the server accepts.
     const MEANWHILE: u64 = 32;
-    /// The time for which a client may be silent. On a busy machine, the flood may last as long.
+    /// The time for which a client may be silent. On a busy machine, the flood may last as long as
+    /// a client may be silent.
     const MAY_BE_SILENT: Duration = Duration::from_secs(1);
     let Some(net) = Net::new() else { return };
     let instance = instance(vec![traffic("traffic", 1)]);

@@ -278,12 +278,12 @@ fn a_full_backlog_moves_the_kernels_columns() {
     let theirs = kernels_burst(&net, cpu, false);
     let after = (kernels(cpu)[DROPPED], kernels_rx_dropped(&net));
     let mut ours = Ours::burst(false);
-    // The kernel counts a frame that finds the backlog full as a drop of the interface too.
+    // If the backlog is full, the kernel also counts the dropped frame for the interface.
     assert!(after.0 > before.0, "{before:?} {after:?}");
     assert_eq!(after.0 - before.0, after.1 - before.1);
     assert_eq!((ours.row()[DROPPED], ours.rx_dropped()), (1, 1));
 
-    // The kernel's burst is too short to read its columns while packets wait.
+    // The kernel handles the burst too quickly to read the kernel's columns while packets wait.
     let waiting = ours.row();
     assert_eq!((waiting[PROCESSED], waiting[BACKLOG_LEN], waiting[CPU]), (0, ours.accepted, 1));
     for row in [&waiting, &theirs] {
@@ -296,8 +296,9 @@ fn a_full_backlog_moves_the_kernels_columns() {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT], theirs[CPU]), (1, 0, cpu as u64));
-    // The kernel processes two packets more than steerage. Its backlog holds one packet more than
-    // `netdev_max_backlog`, and it also processes the datagram before fragmenting it.
+    // The kernel processes two packets more than steerage. The kernel's backlog holds one packet
+    // more than `netdev_max_backlog`, and the kernel also processes the datagram before fragmenting
+    // it.
     assert_eq!((ours[PROCESSED], theirs[PROCESSED]), (backlog, backlog + 1 + 1));
 }
 
@@ -358,7 +359,8 @@ fn a_small_budget_moves_the_kernels_time_squeeze() {
     assert!(ours[TIME_SQUEEZE] > 0);
 }
 
-/// A thread on another CPU reads the kernel's row until packets wait, because the burst is short.
+/// The burst is so short that a thread on another CPU reads the kernel's row again and again until
+/// packets wait.
 #[test]
 fn what_waits_is_in_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

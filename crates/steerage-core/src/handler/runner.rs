@@ -21,7 +21,8 @@ use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};
 use steerage_ledger::CpuLedger;
 
-/// An output that does not exist is logged only once, because usually every packet is sent to it.
+/// An output that does not exist is logged only once, because a handler usually sends every packet
+/// to the same output.
 static NO_OUTPUT: Once = Once::new();
 
 /// Creates a CPU's handler, on the thread of that CPU.
@@ -83,7 +84,8 @@ impl<H: Handler> Runner<H> {
         &self.shared.ledgers.cpus[usize::from(self.index)]
     }
 
-    /// Shows that this CPU runs a handler, or returns an error if this CPU was declared dead.
+    /// Shows other CPUs that this CPU runs a handler, or returns an error if this CPU was declared
+    /// dead.
     pub(crate) fn enter(&mut self) -> Result<(), Dead> {
         let entered = self.gate().enter(self.cpu.now.as_nanos());
         if entered.is_err() {
@@ -130,8 +132,9 @@ impl<H: Handler> Runner<H> {
         drop(outside);
     }
 
-    /// Leaves the gate, counts the verdicts, and sends packets. Afterwards, the caller must finish
-    /// the frames of the batch. Returns true if this CPU was declared dead during the batch.
+    /// Leaves the gate (which shows that this CPU runs a handler), counts the verdicts, and sends
+    /// packets. The caller must finish the frames of the batch after `finish_batch`. Returns true
+    /// if this CPU was declared dead during the batch.
     pub(crate) fn finish_batch(&mut self, source: &Source, mut hand: Hand<'_>) -> bool {
         // A dead CPU's buckets may already be on other CPUs.
         let died = self.ended != Ended::Void && self.gate().leave() == Err(Dead);
@@ -165,8 +168,8 @@ impl<H: Handler> Runner<H> {
                 counts.reordered.add(late as u64);
             }
         }
-        // Packets are sent before the batch is finished, so that the CPU to which a flow moves
-        // sends later packets of the flow later.
+        // Packets are sent before the batch is finished, because the CPU to which a flow moves may
+        // send the flow's next packets as soon as the batch is finished.
         self.send_originated(self.ended == Ended::Void);
         self.actions.clear();
         self.dissections.clear();
@@ -183,8 +186,8 @@ impl<H: Handler> Runner<H> {
         Ok(())
     }
 
-    /// Calls a function of the handler other than `handle`. Returns `None` if the function panicked
-    /// and a new handler was created, or an error if this CPU was declared dead.
+    /// Calls a function of the handler (any except `handle`). Returns `None` if the function
+    /// panicked and a new handler was created, or an error if this CPU was declared dead.
     pub(crate) fn call<R>(
         &mut self,
         what: &'static str,
@@ -205,8 +208,8 @@ impl<H: Handler> Runner<H> {
         Ok(result.ok())
     }
 
-    /// Sends the packets that the handler originated, or drops them if `void` is true, and sets the
-    /// next tick.
+    /// Sends the packets that the handler originated, or drops them if `void` is true (this CPU was
+    /// declared dead), and sets the next tick.
     #[inline]
     pub(crate) fn send_originated(&mut self, void: bool) {
         let ledger = &self.shared.ledgers.cpus[usize::from(self.index)];
@@ -251,8 +254,7 @@ impl<H: Handler> Runner<H> {
         let _outside = round::leave();
         let new = (self.make)(self.cpu.id);
         let old = std::mem::replace(&mut self.handler, new);
-        // A handler that has panicked may panic again when it is dropped. In this case, its memory
-        // leaks.
+        // A handler that has panicked may panic again when it is dropped, and leak its memory.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
         self.next_tick = Some(self.cpu.now);
     }

@@ -39,10 +39,9 @@ impl Packet<'_> {
         self.copy_mut(None).map(WrittenCopy::segments_mut)
     }
 
-    /// The memory of the packet's pages in bytes, unused bytes included. Of a lent frame (in memory
-    /// of the device), only its bytes and its header count, until a handler writes to the frame.
-    /// (The kernel's `truesize` also counts the `sk_buff`. In steerage, the metadata takes only the
-    /// 16 bytes of the slot.)
+    /// The memory of the packet's pages in bytes, unused bytes included. For a lent frame (in
+    /// memory of the device), the number includes only the frame and its header, until a handler
+    /// writes to the frame. Metadata is not included, unlike in the kernel's `truesize`.
     pub fn truesize(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.truesize(), WrittenCopy::truesize)
     }
@@ -74,20 +73,20 @@ impl Packet<'_> {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).0
     }
 
-    /// Returns how many bytes [`append`](Self::append) can add: at least
-    /// [`TAILROOM`](crate::limits::TAILROOM) minus the bytes that were already added, if the frame
-    /// is not longer than its device declared. 0 for a lent frame that was not written to yet.
+    /// Returns how many bytes [`append`](Self::append) can add. A frame that is not longer than its
+    /// device declared has at least [`TAILROOM`](crate::limits::TAILROOM) bytes, minus the bytes
+    /// that were already added. A lent frame that was not written to yet has 0.
     pub fn tailroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).1
     }
 
     /// Adds `len` arbitrary bytes at the front of the frame, and returns them for writing. A lent
     /// frame is first copied to a page. The wire length grows by `len`. The device's record of the
-    /// frame (time and wire length) moves to the new front, or is lost if the headroom is too
-    /// small.
+    /// frame (time and wire length) moves before the added bytes, or is lost if the headroom is too
+    /// small for it.
     ///
     /// # Errors
-    /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.
+    /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy of a lent frame.
     pub fn prepend(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
         self.resize(signed(len)?, 0)?;
         self.data_mut()?.get_mut(..len).ok_or(NoRoom::TooLong)
@@ -111,7 +110,8 @@ impl Packet<'_> {
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy of a lent frame, or if the first of several parts
-    /// is shorter than `len`. In the second case, call [`linearise`](Self::linearise) first.
+    /// is shorter than `len`. If the first part is too short, call [`linearise`](Self::linearise)
+    /// first.
     pub fn trim_front(&mut self, len: usize) -> Result<(), NoRoom> {
         self.resize(-signed(len.min(self.total_len()))?, 0)
     }
@@ -133,7 +133,7 @@ impl Packet<'_> {
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
         self.forget_dissection();
         let resized = if !self.0.frame.is_writable() {
-            // Only the headers of a super-frame were copied, so the copy cannot shorten the
+            // If only the headers of a super-frame were copied, the copy cannot shorten the
             // payload.
             let copy = self.copy_mut(None)?;
             (back == 0 || copy.front().is_none()) && copy.resize(front, back)

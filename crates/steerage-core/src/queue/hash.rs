@@ -43,8 +43,8 @@ impl QueueHasher {
         }
     }
 
-    /// Hashes the flow key that `key` returns for a frame and the type of its first header. If
-    /// `key` returns `None`, the frame's flow is hashed instead.
+    /// Hashes frames by the flow key that the function `key` computes from a frame and the type of
+    /// the frame's first header. If `key` returns `None`, the frame is hashed by its flow.
     pub fn by_key(
         hasher: FlowHasher,
         affinity: Affinity,

@@ -1,4 +1,5 @@
-//! A queue's part in a move: it parks moving buckets, waits for the fences, and releases them.
+//! A queue's part in a move: it parks packets of moving buckets, waits for the fences (the old CPUs
+//! have finished earlier packets), and releases the parked packets.
 
 use steerage_flow::FlowHash;
 use steerage_mem::{Outbox, RingsInUse};
@@ -10,8 +11,8 @@ use crate::rps_map::bucket_of;
 
 pub(super) struct Moving {
     parked: Option<u64>,
-    /// For each CPU that the parked buckets leave, the tail of the ring to this CPU at the time of
-    /// parking.
+    /// The fence of each CPU that the parked buckets leave: the tail of this CPU's ring at the time
+    /// of parking.
     fences: Vec<(CpuIndex, u64)>,
     lot_slots: usize,
 }
@@ -33,7 +34,8 @@ impl OwnedQueue {
         }
         self.moving.fences.clear();
         // All slots up to the ring's tail must be published, because the move waits until the CPU
-        // has finished them. Frames that find no room are dropped before the tail is recorded.
+        // has finished them. Frames that find no room in the ring are dropped before the ring's
+        // tail is recorded as a fence.
         self.publish_from(1, published);
         let lot = self.outbox.cpus() as CpuIndex;
         for m in moves {
@@ -48,7 +50,8 @@ impl OwnedQueue {
     }
 
     /// Returns true if the old CPUs have finished all frames that they got before parking. A dead
-    /// CPU counts as finished. It is ordered to discard its frames, in case it continues to run.
+    /// CPU counts as finished. A dead CPU is ordered to discard the frames, in case the CPU
+    /// continues to run.
     pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
         let mut passed = true;
         for (cpu, tail) in self.moving.fences() {
@@ -65,9 +68,9 @@ impl OwnedQueue {
         self.moving.fences().filter(move |(cpu, tail)| !self.outbox.has_passed(*cpu, *tail)).map(|(cpu, _)| cpu)
     }
 
-    /// Called when a move has taken too long. Stops parking, and orders the old CPUs to discard all
-    /// frames that they have not begun to handle. (The lane of a live queue is empty after a round,
-    /// and frames of a queue that can wait are never revoked.)
+    /// Called when a move has taken too long. Stops parking, and orders the CPUs that the buckets
+    /// leave to discard (revoke) all frames that they have not begun to handle. (The lane of a live
+    /// queue is empty after a round, and frames of a queue that can wait are never revoked.)
     pub(crate) fn revoke(&mut self) {
         self.outbox.lot().set_limit(1);
         for (cpu, tail) in self.moving.fences() {
@@ -75,8 +78,8 @@ impl OwnedQueue {
         }
     }
 
-    /// Sends the parked frames to the new CPUs of their buckets, in order. Returns false if frames
-    /// of a queue that can wait are still parked, because the rings of the new CPUs have no room.
+    /// Sends the parked frames to the new CPUs of their buckets, in order. Returns false if the
+    /// queue can wait and frames are still parked, because the rings of the new CPUs have no room.
     pub(crate) fn release(&mut self, moves: &[BucketMove], published: &mut Vec<Published>) -> bool {
         if !self.is_parked() {
             return true;

@@ -84,9 +84,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// Runs rounds until the run is finished, and then ends the handler. Before a sleep, the CPU
-    /// polls for up to `idle_poll` if its last sleep was shorter than `idle_poll`. Each longer
-    /// sleep halves the polling time, as with KVM's `halt_poll_ns`. If the frames of all queues may
-    /// wait ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps immediately.
+    /// polls for up to `idle_poll` if its last sleep was shorter than `idle_poll`. Each sleep of
+    /// `idle_poll` or longer halves the polling time, as with KVM's `halt_poll_ns`. If the frames
+    /// of all queues may wait ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps
+    /// immediately.
     pub fn run(mut self, idle_poll: Duration) -> H::Report {
         let mut patience = Patience::new(idle_poll);
         loop {

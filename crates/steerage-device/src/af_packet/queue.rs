@@ -24,7 +24,8 @@ use crate::offloads::vnet;
 use crate::vlan_tag;
 
 /// The interval at which a busy queue reads drops and errors from the kernel, with two system
-/// calls. A queue whose ring may have overflowed also reads the drops when the ring is empty.
+/// calls. A queue whose ring may have overflowed also reads the kernel's count of drops when the
+/// ring is empty.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The interval at which a queue without frames reads its socket's events.
@@ -59,7 +60,8 @@ pub(super) struct Queue {
     whole: bool,
     card_time: bool,
     promiscuous: bool,
-    /// States which packets get the same hash. `None`: steerage computes the hashes.
+    /// States whether the kernel's hash is the same for both directions of a flow. `None`: steerage
+    /// computes the hashes.
     hash: Option<Affinity>,
     socket: Socket,
     kernel: Rtnetlink,
@@ -184,7 +186,8 @@ impl Queue {
 
     fn lend_plain(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
         // The position of the next frame's description, counted from the end of the last lent
-        // frame. An invalid position before the first byte wraps around, and no frame is found.
+        // frame. A position before the first byte is invalid: the subtraction wraps around, and no
+        // frame is found.
         let mut at = current.at.wrapping_sub(lending.offset());
         let (hashes, tags) = (self.hash.is_some(), !self.interface.cooked);
         let invalid = lending.push_each(
@@ -421,8 +424,8 @@ impl RxQueue for Queue {
         if out.now().since(self.looked) >= LOOK {
             self.look(out)?;
         }
-        // If `room` is not 0, the poll has reached its limit of bytes: the frames that handlers
-        // have finished must be returned before the next frames are lent.
+        // If `room` is not 0, the poll ended at `POLL_BYTES`: the frames that handlers have
+        // finished must be returned before the next frames are lent.
         Ok(if room > 0 { Polled::NotBefore(out.now()) } else { Polled::More })
     }
 
@@ -444,9 +447,8 @@ impl RxQueue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The kernel keeps the socket as long as its ring is mapped, so the socket gets a filter
-        // that accepts no frames. If attaching the filter fails, the kernel only wastes time on the
-        // socket.
+        // The kernel keeps the socket as long as its ring is mapped. Attach a filter that accepts
+        // no frames, to save the kernel's time.
         let _ = self.socket.attach(&program::NOTHING);
         if self.promiscuous {
             let _ = self.socket.promiscuous(self.interface.index, false);

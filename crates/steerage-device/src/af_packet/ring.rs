@@ -25,9 +25,9 @@ use super::{BLOCK_UNITS, BLOCKS_MIN};
 /// If less than one fourth of the ring is free, the block that was lent first is rescued (copied).
 const FREE_PART: usize = 4;
 
-/// A block is rescued only if at least half of the ring was delivered after the block. Blocks that
-/// were delivered later need no rescue: when the kernel reaches such a block, more than one fourth
-/// of the ring still has undelivered frames.
+/// A block is rescued only if at least half of the ring was delivered after the block. A block that
+/// was delivered later needs no rescue: when the kernel reaches this block, more than one fourth of
+/// the ring waits for delivery.
 const YOUNG_PART: usize = 2;
 
 const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
@@ -38,14 +38,16 @@ pub(super) struct Current {
     pub(super) frames: u32,
     pub(super) at: usize,
     pub(super) used: usize,
-    /// The place (address range) of the lent frames. Without a place, the frames are copied.
+    /// The place (address range) of the lent frames. `None` if no place was free: the frames are
+    /// copied.
     pub(super) place: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Block,
-    /// A copy of this many bytes replaces the block as long as a frame of the place is lent.
+    /// The place shows a copy of the block, of this length in bytes, while frames of the place are
+    /// lent.
     Copy(usize),
 }
 
@@ -130,8 +132,8 @@ impl Ring {
         Some(Current { block, frames: filled.frames, at: filled.first, used, place })
     }
 
-    /// Maps the block at the first free place. Places that were used before come first, which frees
-    /// the memory of copies.
+    /// Maps the block at the first free place. Places that were used before come first: mapping a
+    /// block over a copy frees the copy's memory.
     #[cold]
     fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
         let is_free = |place: &usize| self.shows[*place] != Shown::Block && blocks.out(*place) == 0;
@@ -195,7 +197,8 @@ impl Ring {
         copies.sum::<usize>() + used <= shape.blocks * shape.block_bytes
     }
 
-    /// Returns true if the kernel has less than one fourth of the ring free before `block`.
+    /// Returns true if less than one fourth of the ring, just before `block`, is free for the
+    /// kernel to fill.
     fn is_in_the_way(&self, block: usize) -> bool {
         let count = self.memory.shape().blocks;
         let part = count / FREE_PART;
@@ -203,8 +206,8 @@ impl Ring {
         if before > count / YOUNG_PART {
             return false;
         }
-        // The kernel fills blocks in order. If the block one fourth of the ring before `block` is
-        // not filled, all blocks between the two are free.
+        // The kernel fills blocks in order. If the kernel has not filled the block that is `part`
+        // blocks before `block`, all blocks between the two are free.
         before <= part || self.memory.is_filled((block + count - part) % count)
     }
 }

@@ -32,7 +32,8 @@ use crate::send_room::SendRoom;
 #[cfg(test)]
 mod tests;
 
-/// The maximum number of parts of a packet: a merged batch, its headers, and an offload header.
+/// The maximum number of parts of a packet: the frames of a merged batch, or the segments of a
+/// packet, and in addition the headers and an offload header.
 const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } else { SEGMENTS_MAX + 2 };
 
 /// The interface through which to send, and the options for sending.

@@ -38,7 +38,7 @@ pub struct Named<'a> {
 
 impl<'a> Named<'a> {
     /// Parses `af_packet:IFACE,option=value,...`, or the name of an interface alone. Returns `None`
-    /// for other texts.
+    /// if `spec` has neither form.
     pub fn read(spec: &'a str) -> Option<Self> {
         match spec.strip_prefix(PREFIX) {
             Some(rest) => {

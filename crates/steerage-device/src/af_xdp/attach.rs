@@ -213,8 +213,8 @@ impl Attempt<'_> {
             let addition = dispatcher::add(self.interface.index, place_of(mode), priority, &instructions);
             match addition.map_err(Refused::Mode)? {
                 Addition::Done(added) => return Ok(added),
-                // The attached program may belong to a process that has just ended. The kernel will
-                // then remove that program.
+                // The attached program may belong to a process that has just ended. The kernel
+                // removes the program of an ended process a little later.
                 Addition::OccupiedBy(_) if !waits.are_over() && !self.is_held => waits.sleep(),
                 Addition::OccupiedBy(id) => {
                     let there = ProgramInfo { id, name: sys::NAME.to_owned(), map: None };
@@ -277,7 +277,8 @@ impl Attempt<'_> {
                     return Err(Refused::For(self.occupied(there, error)));
                 }
                 // The kernel removes steerage's old program when the process of that program ends.
-                // If the old program stays, its process is alive and owns the queues.
+                // An old program that stays attached belongs to a living process, which owns the
+                // queues.
                 _ if ours => {}
                 Some((there, _)) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
                 _ => return Err(Refused::For(self.occupied(there, error))),

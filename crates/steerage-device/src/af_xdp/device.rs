@@ -39,7 +39,7 @@ pub(super) struct Device {
     pub(super) busy_poll: Option<Duration>,
     pub(super) coalesce: Option<Duration>,
     /// The number of receive queues that the driver reports, or 0. The XDP program counts the
-    /// frames of these queues.
+    /// frames of each receive queue.
     queues: u32,
     copies: bool,
     pub(super) first_queue: u32,
@@ -169,7 +169,7 @@ impl Device {
 
     pub(super) fn polls_in_vain(&self) {
         if let Some(to) = self.vain_polling.get().and_then(Weak::upgrade) {
-            // Ignore an error: if no process reads the pipe, no process defers interrupts.
+            // Ignore an error: the reader of the pipe, which defers the interrupts, may have ended.
             let _ = nix::unistd::write(&*to, format!("{}\n", self.index).as_bytes());
         }
     }
@@ -194,9 +194,9 @@ impl Device {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// The number of bytes that a page must have after steerage's headroom. The kernel's headroom
-    /// is longer than steerage's headroom, so the number includes the difference. A frame longer
-    /// than a chunk needs several pages.
+    /// The number of bytes that a page must have after steerage's headroom. The result includes the
+    /// bytes by which the kernel's headroom is longer than steerage's headroom. A frame longer than
+    /// a chunk needs several pages.
     pub(super) fn frame_bytes_max(&self) -> usize {
         let chunk_bytes = (HEADROOM_BYTES + self.frame_bytes + TAILROOM).clamp(PAGE_BYTES_MIN, CHUNK_BYTES_MAX);
         chunk_bytes - HEADROOM - TAILROOM
@@ -344,8 +344,8 @@ pub fn components() -> Vec<Component> {
 }
 
 /// Returns true if this process takes packets from the ports of a bond, in the network namespace of
-/// this thread. `Builder::build` then starts a thread that binds sockets to the queues of new
-/// ports.
+/// this thread. For a bond, `Builder::build` starts a thread that binds sockets to the queues of
+/// new ports.
 pub fn follows_bonds() -> bool {
     Device::here().iter().any(|device| device.bond.is_some())
 }
@@ -358,29 +358,30 @@ pub fn busily_polled() -> Vec<u32> {
 }
 
 /// Lets this process write a line with the interface index to the pipe `to` for each interface of
-/// [`busily_polled`] whose driver cannot be polled busily. The interrupts of such an interface
+/// [`busily_polled`] whose driver cannot be polled busily. The interrupts of a reported interface
 /// should not be deferred any more: only the kernel's timer would run its driver. The first packet
 /// shows whether the driver reports which of its NAPI instances delivered the packet, as busy
 /// polling requires.
 ///
-/// No line is written after the last clone of `to` is dropped. The pipe should have room for one
-/// line per interface, because a write that waits for the reader would block a packet thread.
+/// After the last clone of `to` is dropped, this process reports no more interfaces. The pipe
+/// should have room for one line per interface, because a write that waits for the reader would
+/// block a packet thread.
 pub fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
     for device in Device::here().iter().filter(|device| device.busy_poll.is_some()) {
         let _ = device.vain_polling.set(Arc::downgrade(to));
     }
 }
 
-/// Lets the [`components`], this process's XDP programs, stay in their dispatchers when this
-/// process ends, for a process that drops its privileges. Another process then removes the programs
-/// with [`dispatcher::remove`](super::dispatcher::remove). Programs without their process leave all
-/// packets to the next program.
+/// Lets the XDP programs of this process ([`components`]) stay in their dispatchers when this
+/// process ends. A process that drops its privileges leaves the removal of its programs to another
+/// process ([`dispatcher::remove`](super::dispatcher::remove)). A program whose process has ended
+/// leaves all packets to the next program.
 ///
-/// After this call, this process does not notice if other software removes one of its components.
-/// The other process waits for a removal
+/// After this call, this process does not notice if other software removes one of its components. A
+/// privileged process waits for a removal
 /// ([`wait_for_removal`](super::dispatcher::wait_for_removal)), and writes a line with the
-/// [`Component`] to the pipe `reports`. When this process reads the line, the queues of the
-/// component's interface end with an error.
+/// [`Component`] to the pipe `reports`. The queues of the component's interface then end with an
+/// error.
 ///
 /// # Errors
 /// Returns an error if the pipe cannot be made non-blocking.

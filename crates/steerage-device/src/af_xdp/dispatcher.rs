@@ -119,8 +119,9 @@ pub(super) fn add(
         components.insert(at, Loaded { program: None, id: 0, name: NAME.to_owned(), rule });
         let built = Built::new(components, Some(ours))?;
         let id = built.components[at].id;
-        // Lock the directory before the dispatcher is attached. If the lock came later, another
-        // process could conclude that this process has ended, and remove the program.
+        // Lock the directory before the dispatcher is attached. If the dispatcher were attached
+        // first, another process could conclude that this process has ended, and remove the
+        // program.
         let alive = directory.lock_for(id)?;
         let place = old.as_ref().map_or(place, |old| old.place);
         let replaced = built.replace(directory, interface, place, old.as_ref());
@@ -174,7 +175,7 @@ pub(super) fn has(component: Component) -> io::Result<bool> {
     Ok(dispatcher.is_some_and(|dispatcher| dispatcher.components.iter().any(|one| one.id == program)))
 }
 
-/// Waits until the file descriptor `end` is readable or closed. Meanwhile, calls the function
+/// Waits until the file descriptor `end` is readable or closed. While waiting, calls the function
 /// `removed` with each component that is no longer in its dispatcher.
 ///
 /// # Errors
@@ -328,7 +329,7 @@ impl Built {
     }
 }
 
-/// The pinned programs of all dispatchers. The lock keeps other processes from changing the files.
+/// The pinned programs of all dispatchers, locked against changes by other processes.
 #[derive(Debug)]
 struct Directory {
     path: PathBuf,

@@ -9,8 +9,8 @@ pub(super) fn look(name: &str) -> io::Result<Link> {
     Rtnetlink::open()?.link(name)
 }
 
-/// Returns the numbers of an interface's queues. If the driver does not report them, the interface
-/// has one queue that both receives and sends.
+/// Returns the numbers of an interface's queues. If the driver does not report the queues, the
+/// interface has one queue that both receives and sends.
 pub(super) fn queues(name: &str) -> Channels {
     reported_queues(name).unwrap_or_else(|| Channels { combined: 1, ..Channels::default() })
 }

@@ -59,7 +59,7 @@ impl Assembler {
         self.code.push(Instruction { code, jump_true: 0, jump_false: 0, operand });
     }
 
-    /// Adds a comparison and a separate jump instruction, because a comparison can jump over only
+    /// Adds a conditional jump over an unconditional jump, because a conditional jump reaches only
     /// 255 instructions.
     fn jump_if(&mut self, wanted: bool, comparison: u16, operand: u32, to: Label) {
         let (jump_true, jump_false) = if wanted { (0, 1) } else { (1, 0) };

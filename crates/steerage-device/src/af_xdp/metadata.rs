@@ -8,7 +8,7 @@ use steerage::flow::FlowHash;
 use crate::vlan_tag;
 
 /// The kernel's functions that an XDP program calls to get the metadata, as numbers in the kernel's
-/// type information. `None` if the program does not call the function.
+/// type information. `None` for a function that the program does not call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Functions<F = Option<u32>> {
     pub(super) hash: F,

@@ -59,8 +59,8 @@ pub(super) struct Maps<'a> {
     /// The ports of the bond. Empty if the interface is not a bond. A queue's key in the maps is
     /// the key of the first queue of its port, plus the queue's number on the port.
     pub(super) ports: &'a Ports,
-    /// The file descriptor of the map from the bond's later ports to the keys of the ports' first
-    /// queues.
+    /// The file descriptor of the map that has, for each port that joins the bond later, the key of
+    /// the port's first queue.
     pub(super) new_ports: Option<i32>,
     /// The file descriptor of the map of counters. For queue q, counter 2q counts the frames that
     /// the program takes, and counter 2q + 1 the frames that the program leaves to the kernel.

@@ -23,8 +23,8 @@ use watch::Watch;
 mod pace;
 mod watch;
 
-/// The minimum interval between two checks of lost frames and of the interface. Each of these
-/// checks makes a few system calls.
+/// The minimum interval between two checks of lost frames and of the interface, which make a few
+/// system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The interval at which a queue with at most `POSTED_FEW` posted pages checks for free pages.
@@ -59,14 +59,14 @@ struct Begun {
     hash: Option<FlowHash>,
 }
 
-/// The kernel's counts besides lost frames, under Linux's names (`struct xdp_statistics`, and
+/// The kernel's counts other than lost frames, under Linux's names (`struct xdp_statistics`, and
 /// net/core/xsk of ynl). If the rx ring is full, a frame is lost. If the fill ring is empty, a
 /// frame is lost or delayed. The kernel does not use the page of an invalid descriptor.
 /// `unseen_by_program` is steerage's own count of frames that the driver received while the driver
 /// had lost the XDP program.
 const COUNTS: [&str; 4] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs", "unseen_by_program"];
 
-/// The mode that a queue without a port of its bond reports.
+/// The mode that a queue reports while it has no port of its bond.
 const FREE: &str = "native, for a new port";
 
 const UNSEEN: usize = 3;
@@ -77,13 +77,14 @@ pub(super) struct Queue {
     number: u32,
     /// The queue's key in the BPF maps of the XDP program.
     key: u32,
-    /// The kind of packets that get the same hash from the device. `None` if the device has no
-    /// hashes.
+    /// States whether the device's hash is the same for both directions of a flow. `None` if the
+    /// device has no hashes.
     hash: Option<Affinity>,
     stage: Stage,
     events: Epoll,
     watch: Watch,
-    /// The queue's view of its port's place in the bond. `None` if the interface is not a bond.
+    /// The queue's view of the bond's table entry for its port. `None` if the interface is not a
+    /// bond.
     view: Option<View>,
     /// `receives` is false while the bond does not use the queue's port.
     receives: bool,
@@ -94,8 +95,8 @@ pub(super) struct Queue {
     counted: u64,
     lost: u64,
     passed: u64,
-    /// The kernel's counts for the current socket, as far as the ledger and `counts` include them:
-    /// lost frames, then the first three counts of `COUNTS`.
+    /// The kernel's counts for the current socket that were already added to the counters of the
+    /// queue and to `counts`: lost frames, then the first three counts of `COUNTS`.
     told: [u64; 4],
     invalid: u64,
     counts: Arc<DeviceCounts>,
@@ -104,7 +105,7 @@ pub(super) struct Queue {
     coalescing: Option<Coalescing>,
     busy_polling: Option<BusyPolling>,
     /// `is_polled`: a received frame has shown whether busy polling reaches the driver. `unpolled`:
-    /// the value of `counted` when the current socket was new.
+    /// the frames that were counted before the current socket.
     is_polled: bool,
     unpolled: u64,
 }
@@ -256,7 +257,8 @@ impl Queue {
     }
 
     fn move_to(&mut self, port: Arc<Device>) -> Result<(), DeviceError> {
-        // A port without this socket has fewer queues than its place in the bond.
+        // `port` has no socket for this queue if `port` has fewer queues than its place (table
+        // entry) in the bond.
         if let Some(ready) = port.socket_of(self.number) {
             self.listen_to(&ready)?;
             self.stage = Stage::Ready(ready);
@@ -358,7 +360,8 @@ impl Queue {
             posted.take_all().for_each(|page| out.give_page(page));
         }
         self.count_passed(out)?;
-        // The XDP program redirected the missing frames when the socket was not in the map.
+        // `missing`: the frames that the XDP program redirected while the socket was not in the
+        // map.
         let taken = self.device.program.counters.sum(2 * self.key, &mut self.by_cpu);
         let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
         let missing = taken.saturating_sub(self.counted + self.lost);
@@ -455,8 +458,8 @@ impl RxQueue for Queue {
 }
 
 impl Queue {
-    /// Ends busy polling if it does not reach the driver. If such polling went on, only the
-    /// kernel's timer would run the driver, because the driver's interrupts are deferred.
+    /// Ends busy polling if it does not reach the driver. The driver's interrupts are deferred for
+    /// busy polling, so only the kernel's timer would run the driver.
     fn look_for_napi(&mut self) {
         let Stage::Open(ready) = &self.stage else { return };
         if self.is_polled || self.counted == self.unpolled || self.busy_polling.is_none() {
@@ -494,8 +497,8 @@ fn post(ready: &mut OpenSocket, mut page: Page, known: bool) -> Result<(), Page>
     ready.post(page)
 }
 
-/// Adds a part to the current frame. Returns a page to post instead of the part's page. The card's
-/// time is not read for frames of several parts.
+/// Adds a part to the current frame. Returns a page to post to the fill ring in place of the part's
+/// page. The card's time is not read for frames of several parts.
 #[cold]
 fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, known: bool) -> Page {
     let FilledChunk { mut page, offset, len, goes_on } = part;

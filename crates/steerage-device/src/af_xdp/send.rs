@@ -200,10 +200,11 @@ impl SendQueue {
         shared.in_flight.collect(*nth, |page| free.push(page));
     }
 
-    /// Returns true if there is room for a batch of packets with one page each. Otherwise, makes
-    /// the system call for sending: a driver may wait for the call, and in copy mode the kernel
-    /// skips void descriptors only during the call. The ring of an interface that is down or
-    /// deleted never gets room, so packets for such an interface are refused and do not wait.
+    /// Returns true if there is room for a batch of packets with one page each. If there is no
+    /// room, makes the system call for sending: a driver may wait for the call, and in copy mode
+    /// the kernel skips void descriptors only during the call. The ring of an interface that is
+    /// down or deleted never gets room, so packets for such an interface are refused and do not
+    /// wait.
     fn has_room(&mut self) -> bool {
         if self.down || self.fits_a_batch() {
             return true;
@@ -225,8 +226,8 @@ impl SendQueue {
         self.free.len() >= self.enough && self.bound.sender.has_room_for(self.enough as u32)
     }
 
-    /// Swaps in or copies the packet's pages. Returns false if the ring has no room or no page is
-    /// free.
+    /// Puts the packet into the ring: exchanges or copies its pages. Returns false if the ring has
+    /// no room or no page is free.
     fn put(&mut self, mut packet: OutgoingPacket<'_>, len: usize) -> bool {
         let parts: usize = packet.segments().map(|segment| self.parts(segment.len())).sum();
         // In zero-copy mode, only the pages in `free` are known to be physically contiguous.
@@ -327,8 +328,8 @@ impl SendQueue {
     }
 
     /// Makes the kernel take the descriptors. In copy mode, descriptors that the kernel does not
-    /// take at once become void. Otherwise, later packets of the same flow that another CPU sends
-    /// could overtake the packets of these descriptors.
+    /// take at once become void. If these descriptors stayed in the ring, later packets of the same
+    /// flow from another CPU could overtake their packets.
     fn kick(&mut self, sent: &mut Sent) -> io::Result<()> {
         if self.bound.how.zero_copy {
             return if self.bound.sender.needs_wakeup() { self.bound.sender.kick().or_else(later) } else { Ok(()) };
@@ -381,8 +382,8 @@ impl SendQueue {
         }
     }
 
-    /// Voids all descriptors that the kernel has not taken. Returns the number of packets that are
-    /// lost with these descriptors.
+    /// Voids all descriptors that the kernel has not taken. Returns the number of packets whose
+    /// last descriptor became void.
     fn void(&mut self, sent: &mut Sent) -> u64 {
         let mut packets = 0;
         for nth in self.unsaid..self.bound.sender.waiting() {

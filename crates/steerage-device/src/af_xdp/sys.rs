@@ -92,7 +92,7 @@ impl Socket {
         socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0).map(Self)
     }
 
-    /// Makes each system call that receives poll the driver, for up to `time` and `budget` frames.
+    /// Lets system calls that receive poll the driver, each for up to `time` and `budget` frames.
     /// Requires CAP_NET_ADMIN, so the call precedes the drop of privileges.
     pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
         let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
@@ -236,7 +236,7 @@ impl OpenSocket {
     pub(super) fn wake_up(&self) {
         let fd = self.as_fd().as_raw_fd();
         let null = std::ptr::null_mut();
-        // Ignore an error: the queue watches the interface separately.
+        // Ignore an error: if the interface is down or deleted, the queue's watch notices it.
         // SAFETY: the call has length 0 and null pointers, so the kernel writes nothing.
         unsafe { libc::recvfrom(fd, null, 0, libc::MSG_DONTWAIT, null.cast(), null.cast()) };
     }
@@ -289,7 +289,7 @@ pub(super) fn drop_capabilities() -> io::Result<()> {
 }
 
 /// Waits until every CPU has finished the network processing that was in progress at the call.
-/// Returns false if the kernel does not support such a wait.
+/// Returns false if the kernel does not support this `membarrier` command.
 pub(super) fn wait_for_receivers() -> bool {
     // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.

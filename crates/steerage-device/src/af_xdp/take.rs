@@ -45,7 +45,7 @@ pub(super) enum Kind {
     NeighbourDiscovery,
 }
 
-/// Source or destination. The values are indices of arrays that contain a source and a destination.
+/// Source or destination. The variants are indices into arrays of a source and a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Source,
@@ -87,7 +87,7 @@ impl Prefix {
         })
     }
 
-    /// Returns a value and a mask for each 32-bit word of an address that belongs to the prefix.
+    /// Returns, for each 32-bit word of an address, the value and the mask to compare with.
     pub(super) fn words(self) -> impl Iterator<Item = (u32, u32)> {
         self.whole().enumerate().map(move |(word, whole)| {
             let bits = u32::from(self.bits).saturating_sub(32 * word as u32).min(32);

@@ -159,7 +159,7 @@ impl TxSockets {
         nth as u32 % self.queues
     }
 
-    /// The sockets share the memory of `umem`, which receives from the interface.
+    /// The sockets share the memory of the receiving socket `umem`.
     pub(super) fn bind_all(&self, region: &Arc<Region>, umem: Option<SharedUmem<'_>>) -> Result<(), DeviceError> {
         let (sockets, senders) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,7 +227,8 @@ impl TxSockets {
         watch.looked = now;
         let is_complete = watch.changes.read(&mut |change| {
             if let Entry::Link(Link { mtu: Some(mtu), .. }) = change.entry {
-                // Relaxed: if a CPU reads a new MTU too late, the kernel refuses too long packets.
+                // Relaxed: if a CPU reads a new MTU too late, the kernel refuses packets that are
+                // longer than the MTU.
                 self.mtu.store(mtu, Ordering::Relaxed);
             }
         });

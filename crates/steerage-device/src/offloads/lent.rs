@@ -1,7 +1,7 @@
 //! Receives super-frames.
 //!
-//! The device receives super-frames, which do not fit into pages, one after another into blocks of
-//! memory, where handlers read them ("lent" frames). A block is filled again when handlers have
+//! Super-frames do not fit into pages. The device receives them one after another into blocks of
+//! memory, in which handlers read them ("lent" frames). A block is filled again when handlers have
 //! finished all of its frames. Frames for one CPU may use only a part of the blocks. While all
 //! blocks are lent, short frames are received into pages, and super-frames are lost and counted.
 
@@ -13,16 +13,17 @@ use steerage::LinkType;
 use steerage::device::{Blocks, Claim, Completions, DeviceCounts, Filled, FrameHeader, Lending, Opened, Polled};
 use steerage::flow::offload::Offload;
 
-/// The maximum number of bytes per poll. Finished memory returns to the queue between polls. After
-/// more than `POLL_BYTES` bytes, the memory would leave the CPU's caches before it is filled again.
+/// The maximum number of bytes per poll. Between polls, the queue gets back the memory of frames
+/// that handlers have finished. After more than `POLL_BYTES` bytes, the memory would leave the
+/// CPU's caches before it is filled again.
 const POLL_BYTES: usize = 1 << 20;
 
 /// The time after which the queue polls again if all pages are in use. A TUN's queue holds 500
 /// packets by default, which arrive in 100 us at five million packets per second.
 pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
-/// The indices of counts that a device adds to the ledger. `BAD` (invalid frames) and `NO_BLOCK`
-/// (frames that arrived while all blocks were lent) are losses.
+/// The indices of the counts that a device adds to the run's statistics (the ledger). `BAD`
+/// (invalid frames) and `NO_BLOCK` (frames that arrived while all blocks were lent) are losses.
 pub(crate) const SUPER_FRAMES: usize = 0;
 pub(crate) const WIRE_PACKETS: usize = 1;
 pub(crate) const WIRE_BYTES: usize = 2;
@@ -129,14 +130,13 @@ pub(crate) struct Limits {
     pub(crate) blocks: usize,
     pub(crate) block_bytes: usize,
     pub(crate) frame_bytes: usize,
-    /// A block with fewer free bytes is not used for further frames.
+    /// A block with fewer free bytes than `room_bytes` gets no more frames.
     pub(crate) room_bytes: usize,
     pub(crate) link: LinkType,
 }
 
 impl Lent {
-    /// `counts` names the device's counts. This module increases only the first `counted` of these
-    /// counts.
+    /// `counts`: the device's counts, of which this module increases only the first `counted`.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }

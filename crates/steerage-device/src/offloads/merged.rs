@@ -29,7 +29,8 @@ pub(crate) enum Outcome {
     Sent,
     /// The kernel refuses this type of frame, but may accept the packets in it one by one.
     Unfit,
-    /// The frame is too long for the kernel. The packets of a super-frame may be short enough.
+    /// The frame is too long for the kernel, which may accept the packets of a super-frame one by
+    /// one.
     TooLong,
     LinkType,
     Cut,
@@ -148,7 +149,7 @@ impl<W: Wire> Output<'_, W> {
         };
         let outcome = self.wire.write(&header, packet.segments());
         if !outcome.allows_parts() {
-            // Each frame from which the packet was merged counts as a packet.
+            // If the packet was merged from several frames, each of the frames is counted.
             let frames = packet.frames();
             let bytes = if frames > 1 { offload.wire_bytes(received.total_len) } else { received.total_len };
             count(&mut self.sent, outcome, frames, bytes);

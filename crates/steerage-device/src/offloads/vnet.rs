@@ -2,10 +2,10 @@
 //! device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the offloads
 //! that a packet still needs: its checksum and its segmentation.
 //!
-//! For devices without super-frames, steerage makes the kernel complete both offloads. If the
-//! caller opened the file descriptor, packets that the kernel queued before may still need
-//! offloads. This module completes the checksums of such packets, and refuses packets that still
-//! need segmentation.
+//! For devices without super-frames, steerage makes the kernel complete checksums and segmentation.
+//! If the caller opened the file descriptor, packets that were queued before steerage took over may
+//! still need offloads. This module completes a queued packet's checksum, and refuses a packet that
+//! still needs segmentation.
 
 use steerage::flow::wire::checksum::complete;
 

@@ -1,14 +1,16 @@
 //! Records the longest super-frames that a kernel accepts.
 //!
-//! The kernel does not report which super-frames it accepts. Kernels and routes differ, so an
-//! output finds out by trying. If the kernel refuses a super-frame but accepts the packets in it
-//! one by one, the output splits all later super-frames with as many packets or more.
+//! The kernel does not report which super-frames it accepts. Limits differ between kernels and
+//! between routes, so an output finds its limit by trying. If the kernel refuses a super-frame but
+//! accepts its packets one by one, the output splits all later super-frames with at least as many
+//! packets as this one.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use steerage::flow::offload::OffloadKind;
 
-/// The maximum number of packets in a super-frame, shared by all CPUs that send to an output.
+/// The maximum number of packets in a super-frame. All CPUs that send to an output use the same
+/// maximum.
 #[derive(Debug)]
 pub(crate) struct Whole {
     tcp: AtomicUsize,

@@ -13,8 +13,8 @@ const PAYLOAD_BYTES: usize = 4 + 4 + 8;
 /// The bytes that are written for each frame: enough for the headers and data of `tcp6`.
 const HEAD_BYTES: usize = 96;
 
-/// Like [`HEAD_BYTES`], for kinds with headers and data in one cache line, so that the CPU loads no
-/// second line.
+/// The bytes that are written for each frame if its headers and data fit into one cache line, so
+/// that the CPU loads no second line.
 const LINE_BYTES: usize = 64;
 
 const VLAN_ID: u16 = 100;
@@ -56,7 +56,8 @@ impl Kind {
         }
     }
 
-    /// The length of the shortest frame of this kind, in bytes: the headers and the numbers.
+    /// The length of the shortest frame of this kind, in bytes: the headers, the flow number and
+    /// the frame number.
     pub fn frame_bytes_min(self) -> usize {
         self.payload_at() + PAYLOAD_BYTES
     }
@@ -109,7 +110,7 @@ impl fmt::Display for Kind {
 }
 
 /// Returns the flow of a synthetic frame, and the frame's number within the flow. Returns `None` if
-/// the frame is not synthetic, or was cut before the end of the two numbers.
+/// the frame is not synthetic, or was cut before the end of its flow number and frame number.
 ///
 /// ```
 /// use steerage_device::synthetic::parse_payload;

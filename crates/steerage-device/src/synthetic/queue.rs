@@ -15,7 +15,7 @@ use super::sample::Sampler;
 use super::{RING, Share, SyntheticOptions};
 use crate::schedule::Schedule;
 
-/// A frame that was not generated yet. Only the frame's flow was drawn (chosen at random).
+/// A frame that was not generated yet, but whose flow was already drawn (chosen at random).
 #[derive(Clone, Copy, Debug, Default)]
 struct NextFrame {
     /// The flow's number within this queue.

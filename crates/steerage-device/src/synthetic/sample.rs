@@ -12,8 +12,8 @@ pub(super) struct Sampler {
     aliases: Box<[Alias]>,
 }
 
-/// One column of an alias table. A random fraction below `threshold` (in units of 2^-32) draws the
-/// flow of this column. Any other fraction draws the flow `other`.
+/// One column of an alias table. If the random position in the column is below `threshold` (in
+/// units of 2^-32), the column draws its own flow, and otherwise the flow `other`.
 #[derive(Clone, Copy, Debug)]
 struct Alias {
     threshold: u32,
@@ -22,7 +22,7 @@ struct Alias {
 
 impl Sampler {
     pub(super) fn new(options: &SyntheticOptions, queue: usize) -> Self {
-        // Without mixing, consecutive queues or seeds would draw the same numbers, shifted by one.
+        // Without `mix`, consecutive queues or seeds would draw the same numbers, shifted by one.
         let random = SplitMix64::new(SplitMix64::mix(options.seed ^ SplitMix64::mix(queue as u64 + 1)));
         let flows = options.flows_of(queue);
         if options.zipf == 0.0 {
@@ -36,7 +36,8 @@ impl Sampler {
     #[inline(always)]
     pub(super) fn draw(&mut self, to: &mut [u32]) {
         // Lemire, "Fast random integer generation in an interval" (2019). The high half of the
-        // product selects the column, and the low half is the position in the column.
+        // random number times `flows` selects the column, and the low half is the position in the
+        // column.
         let flows = u128::from(self.flows);
         if self.aliases.is_empty() {
             to.iter_mut().for_each(|to| *to = ((u128::from(self.random.draw()) * flows) >> 64) as u32);
@@ -56,10 +57,9 @@ impl Sampler {
 fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     weights.iter_mut().for_each(|weight| *weight *= scale);
-    // A column that no other flow fills up belongs to its own flow.
+    // At first, each column draws only its own flow.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
-    // `order` begins with the columns that are not full, and ends with the columns that are too
-    // full.
+    // `order` begins with the flows whose weight is below 1, and ends with the other flows.
     let mut order: Vec<u32> = vec![0; weights.len()];
     let (mut small, mut large) = (0, weights.len());
     for (i, weight) in weights.iter().enumerate() {
@@ -108,7 +108,7 @@ mod tests {
             let total: f64 = weights.iter().sum();
             for (flow, (seen, weight)) in shares(zipf, 100, draws).iter().zip(&weights).enumerate() {
                 let p = weight / total;
-                // The slack is six standard deviations: one check in 500 million fails by chance.
+                // `slack` is six standard deviations: one check in 500 million fails by chance.
                 let slack = 6.0 * (p * (1.0 - p) / draws as f64).sqrt() + 1e-6;
                 assert!((seen - p).abs() < slack, "zipf {zipf}, flow {flow}: {seen} instead of {p}");
             }

@@ -13,8 +13,8 @@ use crate::offloads::lent::{BAD, Lent, Limits, NO_BLOCK, Received, Room, Short, 
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// The blocks have 64 MiB in total. The kernel allocates pages of the blocks when they are first
-/// used. Frames for one CPU may use half of the blocks, which hold 450 super-frames: more than
-/// eight TCP connections had in flight.
+/// used. Frames for one CPU may use half of the blocks. This half holds 450 super-frames, more than
+/// eight TCP connections together had in flight.
 const BLOCKS: usize = 256;
 
 /// 65,535 bytes for the IP packet, plus an Ethernet header with two VLAN tags.

@@ -95,7 +95,7 @@ fn a_header_before_each_packet_is_read_and_what_it_leaves_is_done() {
     let fd = made(&namespaces, "vm", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR);
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
-    // These datagrams are queued with unfinished checksums, before the device opens the interface.
+    // Queue datagrams with unfinished checksums before the device opens the interface.
     shoot(&namespaces, 20);
     let mut raw = [0; 2000];
     until("the kernel leaves a checksum to us", || {

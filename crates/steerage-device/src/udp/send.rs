@@ -23,8 +23,8 @@ use crate::offloads::merged::{self, Outcome};
 const DATAGRAMS_MAX: usize = 64;
 /// The longest payload of a message in bytes: the UDP payload of the longest IPv4 packet.
 const PAYLOAD_MAX: usize = 65_507;
-/// The maximum number of open messages (messages to which a packet can be added). Each packet is
-/// compared with all open messages.
+/// The maximum number of open messages (messages to which a packet can be added), with which each
+/// packet is compared.
 const OPEN_MAX: usize = 8;
 /// The maximum number of attempts to send a message. An attempt may fail with the error of an
 /// earlier message.
@@ -67,7 +67,7 @@ impl Send {
         Self { shared, nth, messages: Box::new([empty; HANDLE_BUDGET]) }
     }
 
-    /// The error is the outcome that is counted for a packet that cannot be sent.
+    /// If the packet cannot be sent, returns an error with the outcome to count.
     fn candidate<'p>(&self, packet: OutgoingPacket<'p>) -> Result<Candidate<'p>, Outcome> {
         let received = packet.received();
         let total = received.total_len;
@@ -305,7 +305,7 @@ impl Send {
 }
 
 /// Returns the smallest number of datagrams that is known to be too large for one message, or
-/// `None` if a message of `datagrams` datagrams was refused for another reason.
+/// `None` if the number of datagrams was not the reason for `error`.
 pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<usize> {
     match error.raw_os_error() {
         // The kernel does not split messages on this path, which may lead through IPsec or (before
@@ -348,7 +348,8 @@ impl Run {
         self.payload_bytes.div_ceil(self.segment_bytes.max(1))
     }
 
-    /// Adds a packet, unless the kernel would then split the message into other datagrams.
+    /// Adds a packet, unless the kernel would split the longer message into datagrams that differ
+    /// from the packets.
     fn join(&mut self, next: &Candidate<'_>, nth: usize) -> bool {
         let is_open = self.segment_bytes > 0 && self.payload_bytes % self.segment_bytes == 0;
         let is_alike = next.segment_bytes == self.segment_bytes

@@ -45,7 +45,7 @@ fn a_merged_datagram_is_one_frame_with_the_addresses_of_both_ends() {
         assert_eq!(frames[0].len(), headers + payload.len());
         assert!(frames[0][headers..] == payload[..], "the payload is unchanged");
         assert_eq!(frames[1][headers..], *b"last");
-        // On the wire, each of the other 20 datagrams in the super-frame also has its own headers.
+        // On the wire, each of the 21 datagrams in the super-frame has its own headers.
         assert_eq!(tester.wire_bytes(), (20_500 + 21 * headers + headers + 4) as u64);
         for frame in &frames {
             let (ends, at) = super::headers::read(frame, frame.len()).unwrap();
@@ -132,7 +132,8 @@ fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
     }
 }
 
-/// The report includes a reply that the kernel refused as too long at the end of the run.
+/// At the end of the run, the kernel refuses a reply as too long. The report must include this
+/// reply.
 #[test]
 fn the_last_refusal_is_in_the_report() {
     let Some(namespaces) = Namespaces::new(1) else { return };
@@ -211,7 +212,7 @@ fn behind_a_router() -> Option<Namespaces> {
     }
     namespaces.must(HOST, "route add default via 10.210.0.2");
     namespaces.must(HOST, "route add default via fd00:210::2");
-    // The router resolves the link addresses of its neighbours from these fe80 addresses.
+    // From its fe80 addresses, the router resolves the link addresses of its neighbours.
     for device in ["near", "far"] {
         namespaces.must(ROUTER, &format!("addr add fe80::1/64 dev {device} nodad"));
     }

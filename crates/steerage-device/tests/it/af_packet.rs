@@ -351,7 +351,8 @@ fn what_the_kernel_drops_is_counted_soon() {
     assert!(listening.tester.lost() > 0);
 }
 
-/// Handlers return no frame. Frames that cannot be lent are copied, as long as a page is free.
+/// Handlers return no frame. Frames that handlers cannot read in the ring are copied, as long as a
+/// page is free.
 #[test]
 fn frames_that_stay_out_do_not_stop_the_ring() {
     let Some(net) = Net::new() else { return };
@@ -391,7 +392,8 @@ fn what_is_longer_than_a_page_is_cut() {
             }
         };
         assert_eq!((number(&frame, 14), header.unwrap().wire_len), (number_sent, 9014));
-        // The ring has four blocks, so the first four frames are lent.
+        // The ring has four blocks, so handlers read the first four frames in the ring, and later
+        // frames are copied.
         assert!(
             if number_sent < 4 { frame.len() == 9014 } else { (1514..2112).contains(&frame.len()) },
             "{}",

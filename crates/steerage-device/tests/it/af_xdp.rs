@@ -129,7 +129,8 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
             assert!(taking.start.elapsed() < HANG, "what should come does not");
             let (polled, frames) = taking.tester.poll(now, POLL_BUDGET).unwrap();
             frames.iter().for_each(|frame| assert_eq!(Some(number(frame)), numbers.next()));
-            // `More`: frames arrived between the last read of the ring and the end of the poll.
+            // `Polled::More` is also right: frames may arrive between the last read of the ring and
+            // the end of the poll.
             match polled {
                 Polled::Coalesce(until) if !frames.is_empty() && until == now + wait => waits += 1,
                 Polled::Drained if frames.is_empty() || waits == 0 => {}

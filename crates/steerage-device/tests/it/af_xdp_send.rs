@@ -254,7 +254,7 @@ fn what_is_taken_goes_back_by_the_same_queues() {
         let before = net.arrived();
         net.far(|| {
             let sockets: Vec<UdpSocket> = (0..32).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
-            // Until AF_XDP takes packets, the kernel gives packets to its own sockets.
+            // Until AF_XDP takes packets, the kernel delivers them to ordinary sockets.
             until("packets go back", || {
                 sockets.iter().for_each(|socket| drop(socket.send_to(&vec![7; bytes], (NEAR, 9))));
                 net.arrived() > before + 20_000

@@ -49,8 +49,8 @@ fn a_device_gives_its_memory_away_once() {
     }
 }
 
-/// The kernel may write to a live device's memory blocks at any time. Therefore a slice (`&[u8]`)
-/// of a block would change while it is borrowed.
+/// The kernel may write to a live device's memory blocks at any time, even while a slice (`&[u8]`)
+/// of a block is borrowed.
 #[test]
 fn blocks_without_their_claim_show_no_byte() {
     let Some(net) = Net::new() else { return };
@@ -105,8 +105,8 @@ impl RxQueue for Around {
     }
 }
 
-/// An inner device with exchanged blocks would not notice that frames are lent to handlers, and
-/// would let the kernel overwrite memory that handlers still read.
+/// If the blocks of a wrapped device were exchanged, the device would not notice that frames are
+/// lent to handlers, and would let the kernel overwrite memory that handlers still read.
 #[test]
 fn a_device_around_another_one_does_not_get_at_its_blocks() {
     let Some(net) = Net::new() else { return };

@@ -104,7 +104,8 @@ fn by_connection_id_a_connection_stays_on_its_cpu() {
     assert!(by_cid.scattered.is_empty(), "{:?}", by_cid.scattered);
     assert!(by_cid.by_cpu.iter().all(|(_, connections)| *connections > 0), "{:?}", by_cid.by_cpu);
     assert_eq!(by_cid.by_cpu.iter().map(|(_, connections)| connections).sum::<usize>(), 200);
-    // All three random buckets of a connection are on the same one of 4 CPUs with probability 1/16.
+    // With random buckets on 4 CPUs, a connection's three buckets are all on one CPU with
+    // probability 1/16.
     assert!(by_address.scattered.len() > 150, "{}", by_address.scattered.len());
     for seen in [by_cid, by_address] {
         assert_eq!(seen.snapshot.delivered(), 4 * 200);

@@ -85,8 +85,8 @@ fn inputs(net: &Net, hash: DeviceHash) -> [(&'static str, Input); 2] {
     net.near(|| [("af_packet", listening.open().unwrap().input), ("af_xdp", taking.open().unwrap().input)])
 }
 
-/// AF_XDP leaves frames to the kernel until the first poll. Probe packets show when the polls have
-/// begun.
+/// AF_XDP leaves frames to the kernel until the first poll. Sends probe packets until AF_XDP
+/// receives one, which shows that the CPU polls the queue.
 fn wait_for_polls(net: &Net, kind: &str, handle: &Handle) {
     if kind == "af_xdp" {
         until("AF_XDP polls", || {
@@ -281,7 +281,7 @@ fn where_directions_must_meet_the_hash_is_ours() {
     assert!(hash(DeviceHash::Never, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
     // A packet from a veth may have the hash of a network card that steerage does not see.
     assert!(hash(DeviceHash::IfSafe, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
-    // A user who chooses the device's hash is responsible for what the hash keeps together.
+    // A user who chooses the device's hash must know which packets the hash sends to the same CPU.
     assert_eq!(hash(DeviceHash::Always, None), ["device"; 2]);
 }
 
@@ -338,7 +338,8 @@ fn set_hash(number: u16) -> Option<FlowHash> {
     (number % 3 != 0).then(|| FlowHash(u32::from(number).wrapping_mul(0x9e37_79b9)))
 }
 
-/// steerage hashes frames without a hash. Hashes that the device has set stay unchanged.
+/// steerage computes the hash of each frame that the device delivers without a hash. Hashes that
+/// the device has set stay unchanged.
 #[test]
 fn frames_without_a_hash_get_ours() {
     let hasher = || FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -461,7 +462,8 @@ fn headers_are_untouched_where_they_are_received() {
     hide(true);
 }
 
-/// Without hashes of the device, the receiving CPU reads the headers, which ends the process.
+/// Without the device's hashes, the receiving CPU reads the headers in unreadable memory, which
+/// ends the process.
 #[test]
 fn headers_are_read_where_there_is_no_hash() {
     use std::os::unix::process::ExitStatusExt;

@@ -63,7 +63,8 @@ fn two_kernels_exchange_super_frames() {
             datagrams_in_one_piece(&namespaces, 0, 1, address(to));
             tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
         }
-        // The count is read now, because the interfaces disappear at the end of the run.
+        // Read the number of arrived packets now, because the interfaces disappear at the end of
+        // the run.
         let arrived = namespaces.received_by(1, "right");
         let ledger = end(running);
         assert_eq!(namespaces.checksum_errors(), 0);
@@ -104,8 +105,8 @@ fn order_is_kept_while_masks_change() {
     let (handle, done) = (running.handle(), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
-            // The number of mask changes is limited, so that the test ends even if a transfer
-            // fails.
+            // The number of changes of the CPU mask is limited, so that the test ends even if a
+            // transfer fails.
             for nth in 0..6000 {
                 if done.load(Ordering::Relaxed) {
                     break;

@@ -1,4 +1,4 @@
-//! While one CPU is stopped, another CPU receives all of its super-frames.
+//! While one CPU is stopped, another CPU receives all super-frames of its own flows.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -46,8 +46,8 @@ impl Handler for Stops {
             if number == 0 {
                 let (stops, go_on) = self.signals.lock().unwrap().take().expect("a CPU stops once");
                 stops.send(()).unwrap();
-                // `recv` returns if the test fails. There is no timeout, because the messages to
-                // the other CPU can take long on a busy machine.
+                // If the test fails, the channel closes and `recv` returns. There is no timeout,
+                // because the test's messages to the running CPU can take long on a busy machine.
                 let _ = go_on.recv();
                 continue;
             }
@@ -77,7 +77,8 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     };
     let builder = Builder::new().virtual_cpus(2).policy(Hash).check_order(true).input(input);
     let running = builder.build(make).unwrap().start().unwrap();
-    // This value is dropped before `running`, whose drop waits until the stopped CPU continues.
+    // Dropping `running` waits until the stopped CPU continues, so `to_go_on` must be dropped
+    // before `running`.
     let to_go_on = to_go_on;
     let handle = running.handle();
     let owner = handle.snapshot().queues[0].cpu;

@@ -50,7 +50,7 @@ fn without_privileges_no_interface_is_opened() {
     listen().unwrap();
 }
 
-/// The kept capabilities open the files that the thread has named, but no interface.
+/// With the kept capabilities, the thread can open the files that it has named, but no interface.
 #[test]
 fn files_of_others_are_read_and_written_if_they_are_needed() {
     if !is_root() {

@@ -1,5 +1,5 @@
-//! Linux accepts at most 128 datagrams in one super-frame (64 before 6.9). Longer super-frames must
-//! arrive as single packets, and the log has one line about each refusal.
+//! Linux accepts at most 128 datagrams in one super-frame (64 before 6.9). Super-frames with more
+//! datagrams must arrive as single packets, and the log has one line about each refusal.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};

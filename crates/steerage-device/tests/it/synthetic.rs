@@ -238,7 +238,7 @@ fn queues_share_the_rate_in_full() {
         let queues = testers(open(spec).unwrap());
         let count = queues.len() as u64;
         for mut tester in queues {
-            // The expected number is the share of frames, rounded down, plus the frame that is due
+            // Each queue delivers its share of the rate, rounded down, plus the frame that is due
             // at time zero.
             for micros in (0..=1_000_000).step_by(100) {
                 let now = Timestamp::ZERO + Duration::from_micros(micros);

@@ -66,8 +66,8 @@ impl Commands {
         let backlog = backlog.filter(|_| way.cpus.len() > 1);
         let stuck = stuck && way.cpus.len() > 1;
         let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
-        // For a capture, the interface is not known. For an interface, the verdict already has the
-        // commands.
+        // For a capture, the interface is not known. If the input is an interface, the verdict on
+        // the kernel's steering already has the commands.
         let kernel = match (parallel.is_some() || basis.kernel.is_some(), way.cpus.len()) {
             (true, 1) => Vec::new(),
             _ => for_the_kernel(basis, way, &mask, backlog, stuck, torn),
@@ -150,8 +150,7 @@ mod tests {
     fn a_backlog_has_room_for_a_time_slice() {
         let most = |rate, busiest| backlog_max(rate, busiest);
         assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
-        // The expected limits are 4,000 and 250,000 packets, rounded up to powers of two, and the
-        // maximum.
+        // The first two expected limits are 4,000 and 250,000 packets, rounded up to powers of two.
         assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
         assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
     }

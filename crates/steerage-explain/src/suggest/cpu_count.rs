@@ -29,11 +29,11 @@ pub(super) struct AssumedCosts {
     /// The time in which the receiving CPU receives and hashes a packet.
     pub(super) receive_ns: f64,
     /// The receiving CPU's time for handing a packet over to a CPU that shares a cache with it.
-    /// `far` is the time if they share no cache.
+    /// `far` is the time if the two CPUs share no cache.
     pub(super) hand_over_ns: f64,
     pub(super) hand_over_far_ns: f64,
-    /// The other CPU's time for taking a packet over from a CPU that shares a cache with it. `far`
-    /// is the time if they share no cache.
+    /// The handling CPU's time for taking a packet over from a CPU that shares a cache with it.
+    /// `far` is the time if the two CPUs share no cache.
     pub(super) take_over_ns: f64,
     pub(super) take_over_far_ns: f64,
 }
@@ -47,7 +47,7 @@ impl AssumedCosts {
         Self { path, receive_ns, hand_over_ns, hand_over_far_ns, take_over_ns, take_over_far_ns }
     }
 
-    /// Returns these costs with the packet function's time per packet. CPUs that share no cache
+    /// Adds the packet function's time per packet to the assumed costs. CPUs that share no cache
     /// with the receiver are class 1.
     pub(super) fn with_work(&self, work_ns: f64) -> Costs {
         self.path.with_work(work_ns)

@@ -7,7 +7,7 @@ use super::*;
 use crate::analysis::Volume;
 use crate::candidates::CandidateCpus;
 
-/// Puts 100 packets in each bucket. Adds `elephant` times the sum of these packets to the first
+/// Puts 100 packets in each bucket, and adds `elephant` times the sum of all buckets to the first
 /// bucket.
 fn buckets(elephant: f64) -> Box<[Volume; BUCKETS]> {
     let mut buckets = Box::new([Volume { packets: 100, bytes: 0 }; BUCKETS]);
@@ -62,9 +62,9 @@ fn the_regimes_are_predicted_by_the_costs() {
         let all = Regime::all(&choice(&CandidateCpus::even(2), 0.0, work_ns, None));
         all.iter().map(|regime| (regime.regime, regime.cpus, regime.predicted.round())).collect::<Vec<_>>()
     };
-    // The times per packet are 508.75 ns if the receiving CPU also handles half of the packets,
-    // 1004.9 ns with one CPU, and 1002.4 ns for a CPU that takes over all packets from a collector
-    // CPU.
+    // A packet takes 508.75 ns if the receiving CPU also handles half of the packets (spread),
+    // 1004.9 ns with one CPU (inline), and 1002.4 ns for the CPU that handles all packets of a
+    // collector.
     assert_eq!(regimes(1000.0), [("spread", 2, 1_965_602.0), ("inline", 1, 995_124.0), ("collector", 2, 997_606.0)]);
     // A single CPU needs 5.4 ns per packet. Receiving a packet and handing it over takes 7 ns.
     assert_eq!(regimes(0.5), [("inline", 1, 185_185_185.0), ("collector", 2, 142_857_143.0)]);
@@ -73,8 +73,8 @@ fn the_regimes_are_predicted_by_the_costs() {
 #[test]
 fn who_receives_for_many_does_nothing_else() {
     let choice = choice(&CandidateCpus::even(16), 0.0, 100.0, None);
-    // Receiving a packet and handing it over takes 9.8 ns. Ten CPUs need 10.24 ns to handle a
-    // packet, less than a tenth more.
+    // Receiving a packet and handing it over takes 9.8 ns. Ten CPUs handle a packet in 10.24 ns,
+    // less than a tenth more than the receiving CPU needs.
     assert_eq!((choice.best.cpus.len(), choice.best.mask.to_list()), (11, "1-10".to_owned()), "{choice:?}");
     assert!(close(choice.best.busiest, 410.0 / 4096.0), "{choice:?}");
 }
@@ -85,8 +85,8 @@ fn an_elephant_bounds_what_cpus_can_do() {
     // Four CPUs are at most a tenth slower than eight.
     let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");
-    // The CPU with the large bucket has no other bucket after balancing, and a quarter of the other
-    // buckets before.
+    // Before balancing, the CPU with the large bucket also has a quarter of the other buckets.
+    // After balancing, this CPU has no other bucket.
     assert!(close(choice.best.balanced, 409_700.0 / 819_200.0), "{choice:?}");
     assert!(choice.best.busiest > 0.6 && load_ns(&choice.best) > 500.0, "{choice:?}");
 }

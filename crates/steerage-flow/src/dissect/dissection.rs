@@ -316,9 +316,9 @@ impl fmt::Display for End {
     }
 }
 
-/// The list of headers in a frame takes little memory, because it is cleared for every frame. The
-/// upper bits of an entry are the header's kind, as an index in [`HeaderKind::ALL`]. The lower bits
-/// are the offset.
+/// The list of headers in a frame. The list is small, because it is cleared for every frame. The
+/// upper bits of each number in the list are a header's kind, as an index in [`HeaderKind::ALL`].
+/// The lower bits are the offset.
 #[derive(Clone)]
 pub(super) struct Headers {
     list: [u32; FLOW_HEADERS_MAX],
@@ -327,7 +327,7 @@ pub(super) struct Headers {
 
 const OFFSET_BITS: u32 = 24;
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
-/// The maximum length in bytes of a frame. An entry of the list of headers has room for any offset.
+/// The maximum length in bytes of a frame. Header offsets are stored in 24 bits.
 pub const FRAME_BYTES_MAX: usize = OFFSET_MASK as usize;
 
 impl Headers {

@@ -46,7 +46,7 @@ impl Dissections {
         }
     }
 
-    /// Drops all stored dissections, to be called before the next batch.
+    /// Drops all stored dissections. Call this function before the next batch.
     pub fn clear(&self) {
         if self.are_some.take() {
             self.each.iter().for_each(|known| *known.borrow_mut() = None);

@@ -38,7 +38,8 @@ pub struct KernelFlow {
 }
 
 impl KernelFlow {
-    /// Finds the fields in a frame that was dissected with [`Layers::Inner`](super::Layers::Inner).
+    /// Finds the fields that Linux hashes in a frame that was dissected with
+    /// [`Layers::Inner`](super::Layers::Inner).
     #[must_use]
     pub fn of(frame: &[u8], found: &Dissection) -> Self {
         let mut seen = Self { key: None, ethertype: 0, vlan: 0, gre: 0, label: 0 };

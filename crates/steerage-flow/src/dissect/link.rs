@@ -72,7 +72,8 @@ impl Walk<'_> {
             ethertype::NSH => self.nsh(),
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
-                // A length is not allowed in the SNAP header, and becomes the EtherType `MIN - 1`.
+                // In the SNAP header, a number below `MIN` is not a valid EtherType, and is
+                // replaced by `MIN - 1`.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
             _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),

@@ -18,7 +18,7 @@ const ERSPAN_MORE: u16 = 0x0001;
 const TEREDO_AUTHENTICATION: [u8; 2] = [0, 1];
 const TEREDO_ORIGIN: [u8; 2] = [0, 0];
 /// A Teredo authentication header has 4 bytes, two fields of variable length, a nonce and a
-/// confirmation byte. An origin header has a port and an address.
+/// confirmation byte. A Teredo origin header has a port and an address.
 const TEREDO_AUTHENTICATION_LEN: usize = 4;
 const TEREDO_NONCE_LEN: usize = 8 + 1;
 const TEREDO_ORIGIN_LEN: usize = 8;
@@ -67,7 +67,8 @@ impl Walk<'_> {
     }
 
     /// WCCP version 2 adds a header of four bytes before the IPv4 packet, but has the GRE protocol
-    /// type of version 1. Only the first byte after the GRE header distinguishes the two versions.
+    /// type of version 1. Only the first byte after the GRE header distinguishes WCCP version 1
+    /// from version 2.
     pub(super) fn wccp(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => return Err(End::Truncated),

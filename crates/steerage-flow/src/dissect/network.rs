@@ -108,7 +108,8 @@ impl<'a> Walk<'a> {
     /// Reads an IPv6 extension header (RFC 8200, 4): the next header's type, and the length in
     /// units of 8 bytes, without the first 8 bytes.
     pub(super) fn extension(&mut self, protocol: u8) -> Result<Step, End> {
-        // If the dissection ends here, the flow key has the extension header's number.
+        // If the dissection ends at this header, the protocol in the flow key is the type of this
+        // header.
         self.set_protocol(protocol);
         if self.extensions == IPV6_EXTENSIONS_MAX {
             return Err(End::TooDeep);

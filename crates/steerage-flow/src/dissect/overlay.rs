@@ -1,5 +1,6 @@
 //! Reads the headers of overlay networks, and returns the step that reads the payload. L2TP version
-//! 3 and MPLS do not state the type of the payload, which must look like a header of its protocol.
+//! 3 and MPLS do not state the type of the payload, so this module recognizes the payload by its
+//! first bytes.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
@@ -19,7 +20,7 @@ const NSH_VERSION: u8 = 0xc0;
 const NSH_WORDS: u16 = 0x003f;
 const NSH_WORDS_MIN: u16 = 2;
 /// GUE (draft-ietf-intarea-gue, 3): in the version `GUE_BARE`, there is no GUE header before the IP
-/// packet. `GUE_WORDS` is the length of optional fields in units of four bytes.
+/// packet. The bits `GUE_WORDS` are the length of the optional fields in units of four bytes.
 const GUE_VERSION: u8 = 0xc0;
 const GUE_BARE: u8 = 0x40;
 const GUE_CONTROL: u8 = 0x20;
@@ -32,8 +33,8 @@ mod l2tp {
     pub(super) const OFFSET: u16 = 0x0200;
     pub(super) const VERSION: u16 = 0x000f;
 }
-/// Possible lengths in bytes of the L2TP cookie and the sublayer header together. Only the control
-/// channel states the length (RFC 3931, 4.1 and 4.6).
+/// Possible lengths in bytes of the L2TP cookie and the sublayer header together. The data packets
+/// of a session do not state this length (RFC 3931, 4.1 and 4.6).
 const L2TP_COOKIES: [usize; 4] = [0, 4, 8, 12];
 /// The upper four bits of a pseudowire's control word (RFC 4385, 3).
 const CONTROL_WORD: u8 = 0;
@@ -131,7 +132,7 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// Reads L2TP in IP (RFC 3931, 4.1.1). A control message has the session number 0.
+    /// Reads L2TP in IP (RFC 3931, 4.1.1). An L2TP control message has the session number 0.
     pub(super) fn l2tp_in_ip(&mut self) -> Result<Step, End> {
         self.note(HeaderKind::L2tp, self.offset())?;
         match self.peek::<4>() {
@@ -182,8 +183,8 @@ impl Walk<'_> {
         if self.is_ethernet(self.offset()) { Ok(Step::Ethernet) } else { Err(End::UnknownPayload) }
     }
 
-    /// In an Ethernet frame, the sender's address must not be a group address, and if the EtherType
-    /// is known, the payload must match it.
+    /// Returns true if the bytes from `at` on may be an Ethernet frame: the source address is not a
+    /// group address, and if the EtherType is known, the payload matches it.
     pub(super) fn is_ethernet(&self, at: usize) -> bool {
         let Some(header) = self.peek_at::<{ ethernet::BYTES + 1 }>(at) else { return false };
         let payload = header[ethernet::BYTES];

@@ -43,7 +43,7 @@ static CHOSEN: [AtomicU16; VXLAN_PORTS_MAX] = [const { AtomicU16::new(0) }; VXLA
 /// Each call replaces the ports of earlier calls. Call this function before the first frame is
 /// dissected. At most [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX) ports are used.
 pub fn set_vxlan_ports(ports: &[u16]) {
-    // Unused entries come last, because `are_chosen` reads only the first entry.
+    // Unused entries of `CHOSEN` are at its end, because `are_chosen` reads only the first entry.
     let mut used = ports.iter().copied().filter(|port| *port != 0);
     for chosen in &CHOSEN {
         let port = used.next().unwrap_or(0);
@@ -54,8 +54,8 @@ pub fn set_vxlan_ports(ports: &[u16]) {
     }
 }
 
-/// Returns true if the user chose VXLAN ports. Plain frames must then not be hashed by the hash
-/// kernel that compares only [`LANES`].
+/// Returns true if the user chose VXLAN ports. The hash kernel for plain frames compares only the
+/// ports in [`LANES`], so it must not be used if the user chose VXLAN ports.
 pub(crate) fn are_chosen() -> bool {
     CHOSEN[0].load(Ordering::Relaxed) != 0
 }
@@ -71,8 +71,8 @@ pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     }
 }
 
-/// For each upper byte of a destination port, and then for each upper byte of a source port: true
-/// if a port with this upper byte may identify a tunnel.
+/// True if a port with this upper byte may identify a tunnel: 256 entries for destination ports,
+/// and then 256 entries for source ports.
 static UPPER_BYTES: [AtomicBool; 512] = {
     let (mut bytes, mut at) = ([const { AtomicBool::new(false) }; 512], 0);
     while at < TO.len() {
@@ -88,7 +88,7 @@ static UPPER_BYTES: [AtomicBool; 512] = {
     bytes
 };
 
-/// For nearly all packets, the two loads in this function are the whole test for a tunnel.
+/// For nearly all packets, these two table look-ups are enough to rule out a tunnel.
 #[inline(always)]
 pub(super) fn may_be_tunnel(from: u16, to: u16) -> bool {
     let [[from, _], [to, _]] = [from.to_be_bytes(), to.to_be_bytes()];

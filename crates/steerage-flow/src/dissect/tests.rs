@@ -370,7 +370,8 @@ fn mirrors_and_backbones() {
         let found = ethernet(&frame);
         assert_eq!((shown(&frame).as_str(), found.end), (flow, End::Complete), "{protocol} {found:?}");
         assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), tunnel);
-        // If the inner frame is cut off, the key has the outer flow or the inner addresses.
+        // The key of a frame that is cut off is the inner flow, the inner addresses without ports,
+        // or the outer flow.
         for len in 34..frame.len() {
             let cut = shown(&frame[..len]);
             assert!(

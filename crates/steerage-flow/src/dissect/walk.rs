@@ -1,7 +1,7 @@
 //! Architecture invariant: every step reads one header and appends it to a list of fixed length, or
-//! only chooses the next step. The walk ends when the list is full, so the work for a frame is
-//! bounded. Every read is checked, so a wrong length in a header cannot lead beyond the end of the
-//! frame.
+//! only chooses the next step. The walk ends when the list of headers is full, so the work for a
+//! frame is bounded. Every read is checked, so a wrong length in a header cannot lead beyond the
+//! end of the frame.
 
 use crate::flow_key::FlowKey;
 
@@ -21,9 +21,10 @@ pub(super) enum Step {
     Protocol(u8),
 }
 
-/// The flow of the innermost IP header that was read so far, and thus the outer flow if an inner
-/// header cannot be read. The addresses are copied from the frame only at the end: the CPU could
-/// not forward stores of one width to later loads of another width, and would stall each time.
+/// The flow of the innermost IP header that was read so far. If an inner header cannot be read, the
+/// outer flow remains. The addresses are copied from the frame only at the end of the walk.
+/// Addresses copied earlier would be stored with one width and loaded with another, which the CPU
+/// cannot forward, so each load would stall.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     pub(super) version: u8,
@@ -153,7 +154,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns the step for a payload that is another packet or frame, or else the error `unknown`.
+    /// Returns the step that reads an inner packet or frame, or the error `unknown` if `protocol`
+    /// is of another kind.
     pub(super) fn inner(&mut self, protocol: u8, unknown: End) -> Result<Step, End> {
         match protocol {
             protocol::IPV4 => Ok(Step::Ipv4),

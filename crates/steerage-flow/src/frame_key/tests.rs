@@ -1,5 +1,5 @@
 //! Compares the hashes of a batch with the hashes of single frames, with hashes of the keys that
-//! etherparse finds, and with those by the code for frames of any kind.
+//! etherparse finds, and with hashes by the dissector for frames of any kind.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::net::SocketAddr;

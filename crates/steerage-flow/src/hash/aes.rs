@@ -1,21 +1,20 @@
 //! A hash of 16-byte blocks with a secret key: four rounds of AES per block.
 //!
-//! With four rounds and independent round keys, two inputs that differ by a chosen value lead to
-//! AES states that differ by a chosen value with a probability of at most 2^-113 (Keliher and Sui,
-//! "Exact maximum expected differential and linear probability for two-round AES", IET Information
-//! Security 1(2), 2007). With two rounds, the bound is 2^-28, and the hash is hardly faster,
-//! because the CPU overlaps the rounds for one packet with reading the next packet. The bounds on
-//! probabilities are for AES states, and not for collisions of the 32-bit hash, which is only a
-//! part of the state.
+//! With four rounds and independent round keys, a chosen difference between two inputs leads to a
+//! chosen difference between their AES states with a probability of at most 2^-113 (Keliher and
+//! Sui, "Exact maximum expected differential and linear probability for two-round AES", IET
+//! Information Security 1(2), 2007). With two rounds, this probability is at most 2^-28, and the
+//! hash is hardly faster, because the CPU hashes one packet while it reads the next packet. The
+//! bounds on probabilities are for AES states, and not for collisions of the 32-bit hash, which is
+//! only a part of the state.
 //!
-//! The three blocks of a long key are hashed by CBC-MAC with the four rounds as the cipher, so an
-//! attacker without the round keys cannot choose a difference in one block that cancels a
-//! difference in the block before (ALRED: Daemen and Rijmen, "A new MAC construction ALRED and a
-//! special instance ALPHA-MAC", 2005). CBC-MAC is safe only for inputs of equal length, so short
-//! keys have their own round keys.
+//! The three blocks of a long key are hashed by CBC-MAC with the four rounds as the cipher. An
+//! attacker who does not know the round keys cannot choose two blocks whose differences cancel each
+//! other (Daemen and Rijmen, "A new MAC construction ALRED and a special instance ALPHA-MAC",
+//! 2005). CBC-MAC is safe only for inputs of equal length, so short keys have their own round keys.
 //!
 //! The inner functions are inlined into a function with `target_feature`. The inner functions
-//! cannot have this attribute themselves, because it excludes `inline(always)`.
+//! cannot have `target_feature` themselves, because it excludes `inline(always)`.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -33,7 +32,7 @@ use x86_64 as instructions;
 
 const ROUNDS: usize = 4;
 
-/// The keys of all rounds, after a key that is added before the first round.
+/// The key that is added before the first round, and then the key of each round.
 pub(super) type RoundKeys = [Block; 1 + ROUNDS];
 
 /// A value of this type proves that this CPU has AES instructions.
@@ -118,8 +117,8 @@ pub(super) unsafe fn absorb_block(state: Block, block: Block, keys: &RoundKeys) 
 }
 
 /// Returns the round keys for short and for long flow keys, as pairs of 64-bit words (low, high).
-/// Each word depends on all bytes of `key` and is independent of the other words, as the security
-/// bound requires.
+/// Each word of a round key depends on all bytes of `key`. The words are independent of each other,
+/// as the bound of 2^-113 requires.
 pub(super) fn schedule(key: &HashKey) -> [[[u64; 2]; 1 + ROUNDS]; 2] {
     std::array::from_fn(|form| {
         std::array::from_fn(|round| {

@@ -1,14 +1,15 @@
 //! The Toeplitz hash by multiplications with bit matrices (the instruction set GFNI).
 //!
-//! To hash byte `j`, input byte `i` contributes its product with a matrix of 8 by 8 bits. Row `r`
-//! of this matrix has eight bits of the hash key, from bit `8 * (i + j) + r` on. The matrix depends
-//! only on `m = i + j`, so forty matrices are enough. Matrix `m` is multiplied with the input bytes
-//! `m - 3` to `m`, for the hash bytes 3 to 0.
+//! Byte `j` of the hash is a sum (XOR) of products: each input byte `i` is multiplied by a matrix
+//! of 8 by 8 bits. Row `r` of the matrix for `i` and `j` has eight bits of the hash key, from bit
+//! `8 * (i + j) + r` on. A matrix depends only on the sum `m = i + j`, so forty matrices are
+//! enough. Matrix `m` is multiplied by four input bytes: from byte `m - 3` (for byte 3 of the hash)
+//! to byte `m` (for byte 0 of the hash).
 //!
 //! The instruction `gf2p8affineqb` multiplies the eight bytes of each 64-bit lane by the lane's
 //! matrix. One shuffle fills the four lanes of a 256-bit register, each with the four input bytes
-//! for the lane's matrix. One multiplication and one XOR then process all four lanes. (DPDK's
-//! `rte_thash_gfni` does this with 512-bit registers.) The matrices and shuffles take 576 bytes of
+//! for the lane's matrix. After the shuffle, one multiplication and one XOR process all four lanes.
+//! (DPDK's `rte_thash_gfni` uses 512-bit registers.) The matrices and shuffles take 576 bytes of
 //! the L1 cache.
 //!
 //! The module `aes` explains why the inner functions have no attribute `target_feature`.
@@ -20,7 +21,8 @@ use core::arch::{asm, x86_64::*};
 use std::sync::Arc;
 
 const LANES: usize = 4;
-/// The last byte of a 16-byte block (number 15) is multiplied by the matrices 15 to 15 + 3.
+/// The last byte of a 16-byte block (byte 15) is multiplied by the matrices 15 to 18, so a block
+/// needs 19 matrices.
 const STEPS_BLOCK: usize = 19_usize.div_ceil(LANES);
 const STEPS_V4: usize = 15_usize.div_ceil(LANES);
 const STEPS_TAIL: usize = 7_usize.div_ceil(LANES);
@@ -134,8 +136,8 @@ unsafe fn affine(bytes: __m256i, matrices: __m256i) -> __m256i {
 }
 
 /// Returns matrix `m` in the format of `gf2p8affineqb`: byte `r` is the row for bit `r` of the
-/// product, counted from the top. Matrix 39 would need bits after the end of the hash key, but is
-/// multiplied only with bytes after the end of the input.
+/// product, counted from the top. The last matrix (39) lacks bits, because the hash key ends, but
+/// only padding after the end of the input is multiplied by it.
 fn matrix(key: &HashKey, m: usize) -> u64 {
     let next = key.as_bytes().get(m + 1).copied().unwrap_or(0);
     let bits = u16::from_be_bytes([key.as_bytes()[m], next]);
@@ -152,8 +154,9 @@ const SHUFFLE_V4: Shuffles = shuffles([5, 4, 3, 2, 13, 12, 11, 10, 1, 0, 9, 8, Z
 /// The shuffle instruction writes a zero byte for an index with the top bit set.
 const ZERO: u8 = 0x80;
 
-/// Moves the input bytes `m - 3` to `m` to the low half of lane `m`, for each `m`. The most
-/// significant byte of the hash is thus byte 3 of the lane, as in a little-endian number.
+/// For each matrix `m`, moves the input bytes from `m - 3` to `m` into the low half of the matrix's
+/// lane. Byte 3 of the product in a lane is the most significant byte of the hash, as in a
+/// little-endian number.
 const fn shuffles(place: [u8; 16]) -> Shuffles {
     let mut shuffles = [Shuffle([ZERO; 8 * LANES]); STEPS_BLOCK];
     let mut m = 0;

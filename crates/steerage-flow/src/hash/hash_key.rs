@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 /// The key of a flow hash: 40 bytes, like the keys that RSS hardware uses and `ethtool -x` prints.
 ///
 /// Toeplitz uses the bits of the key unchanged. AES and SipHash derive their keys from all 40
-/// bytes, so a secret key need not look random: one repeated byte is as good as any other key.
+/// bytes, so a regular key, such as one repeated byte, is as good as any other key.
 ///
 /// ```
 /// use steerage_flow::HashKey;

@@ -55,9 +55,9 @@ impl HashKind {
         }
     }
 
-    /// Returns true for AES and SipHash. With a secret [random key](super::HashKey::random), an
-    /// attacker cannot direct packets to a chosen CPU. Toeplitz hashes can be predicted with any
-    /// key.
+    /// Returns true for the hashes that an attacker cannot predict without the key: AES and
+    /// SipHash. With a secret [random key](super::HashKey::random), an attacker cannot direct
+    /// packets to a chosen CPU. Toeplitz hashes can be predicted, whatever their key is.
     #[must_use]
     pub const fn is_keyed(self) -> bool {
         matches!(self, Self::Keyed | Self::Aes | Self::SipHash)
@@ -103,13 +103,13 @@ pub struct HashUnavailable {
 }
 
 impl HashUnavailable {
-    /// Returns the kind of hash that was requested.
+    /// Returns the kind of hash that this CPU does not support.
     #[must_use]
     pub fn kind(&self) -> HashKind {
         self.kind
     }
 
-    /// Returns another kind of hash for the same purpose that runs on every CPU.
+    /// Returns a kind of hash that serves the same purpose and runs on every CPU.
     #[must_use]
     pub fn instead(&self) -> HashKind {
         self.instead

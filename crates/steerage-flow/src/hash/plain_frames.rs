@@ -4,13 +4,14 @@
 //! extension headers or fragmentation, and by TCP or UDP outside of tunnels. The *shape* of a plain
 //! frame is IPv4 or IPv6, with or without a VLAN tag. In mixed traffic, the next frame's shape is
 //! random, so the CPU would mispredict a branch on the shape, and a misprediction takes longer than
-//! the hash. A batch is therefore hashed in three steps:
+//! the hash. To avoid this branch, a batch is hashed in three steps:
 //!
 //! 1. One loop hashes the frames from the first one on, as long as they have the shape of the first
 //!    frame.
-//! 2. Code without branches divides the remaining frames into sets by shape. The EtherTypes
-//!    of a frame leave only one shape that the frame can have.
-//! 3. One loop for each set hashes the frames of the set, and detects frames that are not plain.
+//! 2. Code without branches divides the remaining frames by shape: a frame's EtherTypes allow only
+//!    one shape.
+//! 3. One loop for each shape hashes the frames that may have this shape, and detects frames that
+//!    are not plain.
 //!
 //! The caller hashes the frames that are not plain. All hashes of plain frames equal those of
 //! [`FlowHasher::hash`](super::FlowHasher::hash).
@@ -33,13 +34,13 @@ const PROTOCOL_WORD_AT: usize = 6;
 
 const SHORTEST: usize = ethernet::BYTES + V4_LEN;
 
-/// The conditions that a plain frame of one shape fulfils, for little-endian numbers.
+/// The bytes that a plain frame of one shape must have, as little-endian numbers.
 struct Shape {
-    /// The bits of the EtherType, of the IP version and, for IPv4, of the header length, in the
-    /// eight bytes from the EtherType on.
+    /// Selects the EtherType, the IP version and the IPv4 header length in the eight bytes from the
+    /// EtherType on.
     mask: u64,
     value: u64,
-    /// The bits of the protocol's 32-bit word that are 0 in packets that are not fragments.
+    /// Selects the bits that are set only in fragments, in the 32-bit word that has the protocol.
     fragment: u32,
     protocol_shift: u32,
     begin: usize,
@@ -53,7 +54,6 @@ const SIX: usize = 2;
 const fn shape(index: usize) -> Shape {
     let six = index & SIX != 0;
     let begin = ethernet::BYTES + vlan::BYTES * (index & TAGGED);
-    // The bits of the EtherType, and of the first byte of the IP header, which follows it.
     let (mask, ethertype, first) =
         if six { (0x00f0_ffff, ethertype::IPV6, ipv6::PLAIN) } else { (0x00ff_ffff, ethertype::IPV4, ipv4::PLAIN) };
     let (value, tag) = ((first as u64) << 16 | ethertype.swap_bytes() as u64, ethertype::VLAN.swap_bytes() as u64);
@@ -70,9 +70,9 @@ const fn shape(index: usize) -> Shape {
     }
 }
 
-/// Returns the only shape that the frame can have if it is plain. `head` is the eight bytes from
-/// the EtherType on. In the EtherType's first byte, the lowest bit distinguishes a VLAN tag (0x81)
-/// from IPv4 (0x08) and IPv6 (0x86), and the next bit distinguishes IPv4 from IPv6.
+/// Returns the index of the only [`Shape`] that the frame can have if it is plain. `head` is the
+/// eight bytes from the EtherType on. In the EtherType's first byte, the lowest bit distinguishes a
+/// VLAN tag (0x81) from IPv4 (0x08) and IPv6 (0x86), and the next bit distinguishes IPv4 from IPv6.
 #[inline(always)]
 fn shape_of(head: u64) -> usize {
     let tagged = head & 1;
@@ -101,8 +101,8 @@ unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortLanes) -> u64 {
     (head ^ shape.value) & shape.mask | u64::from(word & shape.fragment | tunnel) | u64::from(other_protocol)
 }
 
-/// For each byte of the tunnel ports, the index of the byte of the packet's ports with which it is
-/// compared. Source ports come first.
+/// The shuffle that copies the bytes of a packet's ports to the positions of the tunnel ports with
+/// which they are compared. Source ports come first.
 const LANES: __m256i = {
     let (mut places, mut at) = ([0; 32], 0);
     while at < places.len() {
@@ -113,8 +113,8 @@ const LANES: __m256i = {
     unsafe { std::mem::transmute::<[u8; 32], __m256i>(places) }
 };
 
-/// Returns zero if neither port of a packet is in `tunnels`. Both bytes of a port are compared: a
-/// table of upper bytes would also match NFS (2049, near GTP-U) and X11 (6000, near Geneve).
+/// Returns zero if neither port of a packet is in `tunnels`. Whole ports are compared, because the
+/// upper byte alone would also match NFS (2049, near GTP-U) and X11 (6000, near Geneve).
 ///
 /// # Safety
 ///
@@ -142,8 +142,9 @@ unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
     unsafe {
         let tail = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let low_word = _mm_set_epi64x(-1, 0xffff_ffff_ffff);
-        // Each half of the block has an endpoint and, in the bits above, the protocol. The protocol
-        // is the same in both halves, so a comparison of the halves compares the endpoints.
+        // Each half of the block `ends` has an endpoint, and the protocol in the bits above the
+        // endpoint. Both halves have the same protocol, so comparing the halves compares the
+        // endpoints.
         let ends = _mm_shuffle_epi8(tail, _mm_setr_epi8(13, 12, 7, 6, 5, 4, 1, -1, 15, 14, 11, 10, 9, 8, 1, -1));
         if !BOTH {
             return _mm_and_si128(ends, low_word);
@@ -155,7 +156,8 @@ unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
     }
 }
 
-/// Returns the five words of an IPv6 [`FlowKey`](crate::FlowKey) and its tag as three blocks.
+/// Returns the five words and the tag (the kind of key) of an IPv6 [`FlowKey`](crate::FlowKey) as
+/// three blocks.
 ///
 /// # Safety
 ///
@@ -169,9 +171,9 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
         let mut source = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let mut destination = _mm_loadu_si128(packet.as_ptr().add(24).cast());
         if BOTH {
-            // The first address byte that differs decides which endpoint is greater. The masks have
-            // one bit for each address byte, with the first byte in the lowest bit, and a bit for
-            // the ports above.
+            // The first address byte that differs decides which endpoint is greater. In the bit
+            // masks, bit `n` is for byte `n` of the addresses, and bit 16 of `greater` is for the
+            // ports.
             let not_less = _mm_cmpeq_epi8(_mm_max_epu8(source, destination), source);
             let equal = _mm_movemask_epi8(_mm_cmpeq_epi8(source, destination)) as u32;
             let turned = ports.rotate_left(16);

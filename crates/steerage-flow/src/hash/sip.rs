@@ -2,12 +2,12 @@ use super::siphash::siphash;
 use super::{HashKey, Kernel};
 use crate::flow_key::FlowKey;
 
-/// Hashes a flow key with SipHash-1-3, of which the low half is the hash. A short flow key is a
-/// message of 16 bytes. A long flow key is a message of 47 bytes: five 64-bit words and the seven
-/// bytes of the tag.
+/// Hashes a flow key with SipHash-1-3. The flow hash is the low half of the result. A short flow
+/// key is a message of 16 bytes. A long flow key is a message of 47 bytes: five 64-bit words, and
+/// seven bytes for the kind and length of the key.
 ///
-/// One round per word and three rounds at the end are enough, because an attacker never sees the
-/// hash. Rust's hash maps also use SipHash-1-3 as a defence against attackers.
+/// Fewer rounds than in SipHash-2-4 are enough, because an attacker never sees the hash. Rust's
+/// hash maps also use SipHash-1-3 as a defence against attackers.
 #[derive(Clone)]
 pub(super) struct Sip {
     key: [u64; 2],

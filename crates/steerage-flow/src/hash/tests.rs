@@ -106,7 +106,8 @@ fn rss_input(key: &FlowKey) -> Vec<u8> {
 }
 
 /// The standard library's SipHash-1-3 has a key of zeros, and its (deprecated) SipHash-2-4 takes
-/// any key. SipHash-1-3 checks the rounds, and SipHash-2-4 checks the use of the key.
+/// any key. Comparing SipHash-1-3 tests the rounds, and comparing SipHash-2-4 tests how the key is
+/// used.
 #[test]
 fn siphash_is_the_standard_librarys() {
     let words: Vec<u64> = (1..8_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
@@ -251,8 +252,9 @@ proptest! {
     }
 }
 
-/// Chi-square test of the hash's top 12 and bottom 12 bits over 4096 buckets. Expected are 4095
-/// with a standard deviation of 90, and six standard deviations are allowed.
+/// Chi-square test of the hash's top 12 and bottom 12 bits over 4096 buckets. The expected
+/// chi-square value is 4095, with a standard deviation of 90. The test allows six standard
+/// deviations.
 #[test]
 fn sequential_addresses_spread_evenly() {
     const FLOWS: u32 = 1 << 16;
@@ -298,8 +300,8 @@ fn avalanche() {
                     let changed = before.0 ^ hasher.hash(&FlowKey::from_bytes(&bytes)).0;
                     flips.iter_mut().enumerate().for_each(|(i, n)| *n += changed >> i & 1);
                 }
-                // The limit is six standard deviations of 22.4, because there are 14,080 counts for
-                // each hash kernel.
+                // The standard deviation of a count is 22.4. The limit is six standard deviations,
+                // because 14,080 counts are compared for each hash kernel.
                 assert!(flips.iter().all(|n| n.abs_diff(1000) < 135), "{} {len} {bit} {flips:?}", hasher.name());
             }
         }

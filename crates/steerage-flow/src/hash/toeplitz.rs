@@ -1,7 +1,7 @@
 //! For each bit that is set in the input, Toeplitz adds (by XOR) 32 bits of the hash key, beginning
-//! at the position of the input bit (Microsoft, "RSS hashing types"; H. Krawczyk, "LFSR-based
-//! hashing and authentication", CRYPTO '94). The table has the sum of these bits for each value of
-//! each input byte.
+//! at the position of the input bit (Microsoft, "RSS hashing types"; Krawczyk, "LFSR-based hashing
+//! and authentication", CRYPTO '94). For each value of each input byte, the table has the sum of
+//! the key bits that this value adds.
 
 use super::{HashKey, Kernel};
 use crate::flow_key::FlowKey;
@@ -80,7 +80,7 @@ impl Kernel for Table {
 
 pub(super) enum Input {
     /// Source and destination of an IPv4 key, each with the address in the bits above the port. The
-    /// protocol, above the destination, is not hashed.
+    /// bits above the destination's address have the protocol, which is not hashed.
     V4(u64, u64),
     Bytes([u64; 5]),
 }

@@ -106,11 +106,10 @@ impl<'p> Candidate<'p> {
     }
 
     /// Returns true if splitting a super-frame restores the checksums of this packet. A wrong
-    /// checksum must stay wrong, so that the receiver detects the damage.
-    /// [`Segments`](super::Segments) writes the number 0 (which equals 0xffff in one's complement)
-    /// as 0 in IPv4 and as 0xffff in TCP and UDP, so a packet whose checksum has the other form of
-    /// this number is not merged. A partial checksum counts as correct if completing it gives the
-    /// correct value.
+    /// checksum must stay wrong, so that the receiver detects the damage. In one's complement, 0
+    /// equals 0xffff. [`Segments`](super::Segments) writes 0 in IPv4 and 0xffff in TCP and UDP, so
+    /// a packet with 0xffff in IPv4, or with 0 in TCP or UDP, is not merged. A partial checksum
+    /// counts as correct if completing it gives the correct value.
     fn is_sound(&self) -> bool {
         let network = &self.packet[self.layout.network_at..self.layout.transport_at];
         if self.layout.is_v4 && (finish(sum(network, 0)) != 0 || be16(network, ipv4::CHECKSUM_AT) == 0xffff) {
@@ -188,8 +187,8 @@ impl<'p> Run<'p> {
         true
     }
 
-    /// The second packet of a super-frame decides whether the IP identification is constant or
-    /// counts up.
+    /// The second packet of a super-frame decides whether the IP identification of all later
+    /// packets must stay the same or count up.
     fn numbered(&self, next: &Candidate<'_>) -> Option<Option<bool>> {
         if !next.layout.is_v4 {
             return Some(None);
@@ -240,9 +239,9 @@ impl<'p> Run<'p> {
 }
 
 /// Merges consecutive packets of each flow, and passes each super-frame or single packet to `emit`.
-/// Reads at most [`MERGED_MAX`] packets. A packet whose checksum may be partial has its offload.
-/// The packets of each flow stay in order. `None` in `packets` stands for a packet that must be
-/// sent unchanged, after all earlier and before all later packets.
+/// Reads at most [`MERGED_MAX`] packets. `packets` contains the [`Offload`] of each packet whose
+/// checksum may be partial. The packets of each flow stay in order. `None` in `packets` stands for
+/// a packet that must be sent unchanged, after all earlier and before all later packets.
 ///
 /// ```
 /// use steerage_flow::LinkType;

@@ -31,7 +31,8 @@ impl<'a> Segment<'a> {
         self.header_bytes + self.payload.len()
     }
 
-    /// Copies the packet to the front of `to`. Returns its length, or `None` if `to` is too short.
+    /// Copies the packet to the front of `to`. Returns the packet's length, or `None` if `to` is
+    /// too short.
     pub fn copy_to(&self, to: &mut [u8]) -> Option<usize> {
         let (header, rest) = to.split_at_mut_checked(self.header_bytes)?;
         header.copy_from_slice(self.header());
@@ -71,9 +72,9 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
-    /// Iterates over the packets of a frame whose payload is stored in pieces. No packet's payload
-    /// may extend over two pieces. If `header` is no longer the header of the super-frame, each
-    /// piece becomes one packet.
+    /// Iterates over the packets of a frame whose payload is stored in pieces. Each packet's
+    /// payload must lie in a single piece. If `header` does not match `offload`, each piece becomes
+    /// one packet.
     pub fn of_pieces(offload: &Offload, header: &'a [u8], mut pieces: P) -> Self {
         let mut offload = *offload;
         let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);
@@ -95,8 +96,8 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         Self { offload, header, rest, pieces, bytes_left, nth: 0, more: true, sums: true, is_v4, protocol }
     }
 
-    /// Leaves the super-frame's checksum in each packet, in which it is wrong, for handlers that
-    /// only read packets.
+    /// Copies the super-frame's checksum to each packet instead of computing the right one, for
+    /// handlers that only read packets.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         Self { sums: false, ..self }
@@ -142,7 +143,8 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         if self.sums && !is_unsummed {
             put(header, checksum_at, [0; 2]);
             let pseudo = pseudo_sum(&header[network..], self.is_v4, self.protocol, bytes);
-            // The sums of headers and payload can be added, because the headers' length is even.
+            // The 16-bit sums of header and payload can be added, because the header's length is
+            // even.
             let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
             put(header, checksum_at, checksum.to_be_bytes());
         }

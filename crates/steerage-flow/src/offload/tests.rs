@@ -336,8 +336,8 @@ fn both_forms_of_zero_are_kept() {
             let payload: Vec<u8> = positions.iter().flat_map(|nth| packets[*nth][header.len()..].to_vec()).collect();
             left.extend(Segments::new(&offload, header, &payload).map(|segment| joined(&segment)));
         });
-        // Splitting a super-frame counts the IP identifications up, even if the flag "don't
-        // fragment" is set.
+        // Splitting a super-frame increments the IP identification from packet to packet, even if
+        // the flag "don't fragment" is set.
         if is_v4 && are_merged {
             for at in [4, ipv4::CHECKSUM_AT] {
                 let word = be16(&packets[1], at);

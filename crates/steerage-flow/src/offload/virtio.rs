@@ -1,7 +1,7 @@
 //! The virtio header of a frame (`struct virtio_net_hdr`, virtio 1.2, 5.1.6), with little-endian
 //! numbers. Linux puts a virtio header before packets of TUN and TAP with `IFF_VNET_HDR` (and
-//! `TUNSETVNETLE`). With `PACKET_VNET_HDR`, it puts one in the machine's byte order before packets
-//! of packet sockets.
+//! `TUNSETVNETLE`). With `PACKET_VNET_HDR`, Linux puts a virtio header in the machine's byte order
+//! before packets of packet sockets.
 
 use super::{BadOffload, ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::LinkType;
@@ -57,7 +57,8 @@ impl Offload {
 
     fn single(start: usize, offset: usize, frame: &[u8]) -> Result<Self, BadOffload> {
         let end = start + offset + 2;
-        // The sum must cover a byte before the checksum field, which must be in the headers.
+        // The checksum must cover at least one byte before the checksum field. The checksum field
+        // must be in the headers.
         if offset == 0 || end > frame.len().min(HEADER_BYTES_MAX) {
             return Err(BadOffload::Checksum);
         }
@@ -74,8 +75,8 @@ impl Offload {
     }
 
     /// Returns the virtio header, or `None` for a super-frame whose checksum is complete, which no
-    /// device accepts. The caller can split such a super-frame and [`coalesce`](super::coalesce)
-    /// its packets.
+    /// device accepts. The caller can split a super-frame with a complete checksum, and
+    /// [`coalesce`](super::coalesce) its packets.
     #[inline]
     pub fn to_virtio(&self, is_v4: bool) -> Option<[u8; VIRTIO_BYTES]> {
         if self.checksum != ChecksumState::Partial {

@@ -23,8 +23,9 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
 }
 
 fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
-    // The loop adds four-byte words in the machine's byte order. Modulo 0xffff, they have the same
-    // sum as two-byte words, and the wrong byte order only swaps the two bytes of the sum.
+    // The loop adds four-byte words in the machine's byte order. Modulo 0xffff, the sum of
+    // four-byte words equals the sum of two-byte words, and the wrong byte order only swaps the two
+    // bytes of the sum.
     let mut blocks = bytes.chunks_exact(BLOCK);
     let mut lanes = [0_u64; BLOCK / 4];
     for block in &mut blocks {

@@ -124,7 +124,7 @@ impl FrameBuilder {
         built
     }
 
-    /// Describes an IP packet without a transport header. The payload is the whole IP payload.
+    /// Describes an IP packet without a transport header: the payload follows the IP header.
     pub fn ip(from: impl Into<IpAddr>, to: impl Into<IpAddr>, protocol: u8) -> Self {
         // Locally administered addresses have the second lowest bit of the first byte set.
         let link = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1].to_vec();

@@ -96,7 +96,7 @@ pub mod protocol {
         [(ICMP, "icmp"), (TCP, "tcp"), (UDP, "udp"), (GRE, "gre"), (ESP, "esp"), (ICMP6, "icmp6"), (SCTP, "sctp")];
 
     /// Returns the protocol's name in the text form of a [`FlowKey`](crate::FlowKey), such as
-    /// `tcp`. Returns `None` if the text form uses the number.
+    /// `tcp`. Returns `None` for a protocol that the text form shows as a number.
     #[must_use]
     pub fn name(protocol: u8) -> Option<&'static str> {
         NAMES.iter().find(|(number, _)| *number == protocol).map(|(_, name)| *name)
@@ -128,8 +128,8 @@ pub mod protocol {
     }
 }
 
-/// UDP ports of tunnels and of the services echo and discard. IANA assigned all except those of
-/// TZSP and [`VXLAN_LINUX`](port::VXLAN_LINUX).
+/// UDP ports of tunnels and of the services echo and discard. IANA assigned all ports of this
+/// module, except those of TZSP and [`VXLAN_LINUX`](port::VXLAN_LINUX).
 pub mod port {
     /// Echo (RFC 862).
     pub const ECHO: u16 = 7;
@@ -257,8 +257,8 @@ pub mod ipv6 {
     pub const BYTES: usize = 40;
     /// The first byte of an IPv6 header if the traffic class is below 16.
     pub const PLAIN: u8 = 0x60;
-    /// The bits of the fragment offset in the second 16-bit word of a fragment header (RFC 8200,
-    /// 4.5), which are the offset in bytes.
+    /// Masks the second 16-bit word of a fragment header (RFC 8200, 4.5). The result is the
+    /// fragment offset in bytes.
     pub const OFFSET: u16 = 0xfff8;
     /// The flag in a fragment header that is set in all fragments except the last.
     pub const MORE_FRAGMENTS: u16 = 1;

@@ -53,8 +53,8 @@ impl FilePattern {
         Self::is_filled(&self.0, name).is_some()
     }
 
-    /// Matches a name with a pattern. For each digit of a time in the pattern, the name may have
-    /// any digit.
+    /// Matches a name with a pattern. A placeholder such as `%H` matches any digits in the format
+    /// of the placeholder.
     fn is_filled(pattern: &str, name: &str) -> Option<()> {
         let Some((literal, rest)) = pattern.split_once('%') else { return (pattern == name).then_some(()) };
         let name = name.strip_prefix(literal)?;
@@ -66,7 +66,8 @@ impl FilePattern {
             'T' => "00:00:00",
             '%' => return Self::is_filled(rest, name.strip_prefix('%')?),
             's' => {
-                // A digit may follow `%s`, so each possible number of digits is tried.
+                // A digit may follow `%s` in the pattern, so each possible length of the number is
+                // tried.
                 let digits = name.bytes().take_while(u8::is_ascii_digit).count();
                 return (1..=digits).find_map(|length| Self::is_filled(rest, &name[length..]));
             }

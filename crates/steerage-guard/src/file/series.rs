@@ -13,8 +13,8 @@ use rustix::process::geteuid;
 use super::{DIRECTORY_MODE, FilePattern, Readers, parent_of, probe};
 use crate::path::{Directory, PathError};
 
-/// The maximum number of files with the same time in their names. If each of these files has at
-/// least 1 MiB, they contain more than 97 GiB of one second.
+/// The maximum number of files with the same time in their names. At 1 MiB per file, 100,000 files
+/// contain more than 97 GiB.
 const SAME_NAME_MAX: u32 = 100_000;
 
 /// Returns the start of the period that contains the time `nanos`. Each period has `period`
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn no_file_is_replaced_and_the_oldest_are_removed() {
         let directory = directory("kept");
-        // Neither a file whose name does not match nor a link belongs to the series.
+        // Links, and files whose names do not match, do not belong to the series.
         fs::write(directory.join("other.pcap"), "").unwrap();
         symlink("other.pcap", directory.join("a-05.pcap")).unwrap();
         let mut first = series(&directory, "a-%S.pcap", 3);
@@ -207,7 +207,8 @@ mod tests {
             first.create(at(seconds)).unwrap().write_all(b"first").unwrap();
         }
         assert_eq!(names(&directory), ["a-01-3.pcap", "a-01-4.pcap", "a-02.pcap", "a-05.pcap", "other.pcap"]);
-        // A later run removes the files of an earlier run, unless the path names a different file.
+        // A later run removes the files of an earlier run, but not a file that has replaced one of
+        // these files.
         fs::rename(directory.join("a-02.pcap"), directory.join("a-02.moved")).unwrap();
         let mut second = series(&directory, "a-%S.pcap", 2);
         fs::write(directory.join("another"), "another").unwrap();

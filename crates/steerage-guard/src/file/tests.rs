@@ -64,8 +64,8 @@ fn a_planted_link_is_replaced_and_what_it_leads_to_is_untouched() {
     if !is_root() {
         return;
     }
-    // Tests three directories: a sticky directory, one of the attacker, and one of root with write
-    // permission for all users.
+    // Tests three directories: a sticky directory, a directory that the attacker owns, and a
+    // directory of root to which all users can write.
     for (nth, (mode, owner)) in [(0o1777, 0), (0o755, SOMEBODY), (0o777, 0)].into_iter().enumerate() {
         type Make = fn(&Path) -> io::Result<()>;
         let makes: [Make; 3] = [

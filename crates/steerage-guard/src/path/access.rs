@@ -47,8 +47,8 @@ impl Access {
 
 /// Returns the user who mounted the FUSE file system of this directory, unless root or the
 /// effective user did. With FUSE, any user can mount a file system that reports any owner and mode
-/// of a file, and any target of a link. If `/etc/fuse.conf` permits this, all users see that file
-/// system.
+/// of a file, and any target of a link. If `/etc/fuse.conf` contains `user_allow_other`, the file
+/// system can be visible to all users.
 pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
     let Ok(system) = fstatfs(directory) else { return Some(Who::Everybody) };
     // The type of `f_type` depends on the CPU architecture.

@@ -32,17 +32,17 @@ impl Missing {
 
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The directories that were opened so far. The last of them is the current directory. `..`
-    /// leads to the directory before it, even if another user has moved the current directory
-    /// meanwhile.
+    /// The directories that were opened so far. The last directory in the list is the current
+    /// directory. `..` leads to the previous directory in the list, even if another user has moved
+    /// the current directory meanwhile.
     at: Vec<Directory>,
     left: Vec<OsString>,
     links: usize,
     /// Who can change the working directory at which the path begins. `None` if the working
     /// directory is trusted, or if the path is absolute.
     chosen: Option<Who>,
-    /// True if another program will resolve the path again, so that no group may be able to replace
-    /// a directory.
+    /// True if another program will resolve the path again, which forbids directories that a group
+    /// can replace.
     strict: bool,
 }
 

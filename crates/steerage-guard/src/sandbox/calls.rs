@@ -108,18 +108,18 @@ const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
 /// SIGSYS must never be blocked, so its handler emulates the system call that blocks signals. With
 /// the C library musl, the emulation does not work: a thread of musl blocks signals twice when it
-/// ends, and the seccomp filter may be installed between the two calls. SIGSYS is then already
-/// blocked at the second call, and the kernel ends the process.
+/// ends. If the seccomp filter is installed between the two calls, SIGSYS is already blocked at the
+/// second call, and the kernel ends the process.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl")))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl"))))]
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
-/// The allowed `fcntl` commands, for the flags of a descriptor and the size of a pipe. None of them
-/// duplicates a descriptor, or makes the kernel send a signal, as F_SETOWN, F_SETSIG, F_SETLEASE
-/// and F_NOTIFY can. Threads that open files may also use F_SETSIG and F_SETLEASE with certain
-/// arguments: see `LEASES`.
+/// The allowed `fcntl` commands, for the flags of a descriptor and the size of a pipe. No allowed
+/// command duplicates a descriptor, or makes the kernel send a signal, as F_SETOWN, F_SETSIG,
+/// F_SETLEASE and F_NOTIFY can. Threads that open files may also use F_SETSIG and F_SETLEASE with
+/// certain arguments: see `LEASES`.
 const FLAGS: Only = Only::OneOf(
     1,
     &[
@@ -153,8 +153,8 @@ const OPTIONS_READ: Only = Only::Pairs(&[
     (SOL_XDP, XDP_STATISTICS),
     (SOL_XDP, XDP_OPTIONS),
 ]);
-/// Socket options that devices set to stop receiving. Each of them can only make a socket receive
-/// less.
+/// Socket options that devices set to stop receiving, and that can only reduce what a socket
+/// receives.
 const OPTIONS_SET: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ATTACH_FILTER)),
     (flag(libc::SOL_PACKET), PACKET_DROP_MEMBERSHIP),
@@ -470,8 +470,9 @@ pub fn call_name(number: usize) -> &'static str {
     Sysno::new(number).map_or("unknown", |call| call.name())
 }
 
-/// The standard library calls `getcwd` at the start of a backtrace, which would read the program's
-/// own file. Packet threads may not open this file, and call `getcwd` for nothing else.
+/// The standard library calls `getcwd` when it begins a backtrace. A backtrace reads the program's
+/// executable file, which packet threads may not open. Packet threads call `getcwd` only for
+/// backtraces.
 pub(crate) fn begins_backtrace(number: usize) -> bool {
     number == Sysno::getcwd as usize
 }

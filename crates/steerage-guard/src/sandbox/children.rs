@@ -12,8 +12,8 @@ const TRIES: usize = 8;
 /// [`CHILDREN_MAX`], or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
 pub(super) fn running() -> Option<Vec<i32>> {
     // When a thread ends, the kernel moves its child processes to another thread of the process,
-    // whose list may have been read already. Therefore the child processes are listed until two
-    // lists are equal.
+    // and the list of that thread may have been read already. To miss no child process, the lists
+    // are read until two results are equal.
     let mut before = list()?;
     for _ in 0..TRIES {
         let now = list()?;

@@ -16,9 +16,9 @@ pub(crate) fn arch() -> Option<TargetArch> {
 }
 
 /// Compiles a seccomp program that allows the system calls of `groups`. If `signalled` is given,
-/// `kill` may signal only the process groups of these leaders. The thread cannot send through the
-/// packet sockets in `sockets`, and can send messages only through UDP sockets. Any other system
-/// call ends the process with SIGSYS.
+/// `kill` may signal only the process groups whose leaders are in `signalled`. The thread cannot
+/// send through the packet sockets in `sockets`, and can send messages only through UDP sockets.
+/// Any other system call ends the process with SIGSYS.
 pub(crate) fn allow(
     groups: &[Group],
     sockets: &Sockets,
@@ -59,16 +59,16 @@ pub(crate) fn allow(
     compile(rules, SeccompAction::Trap, SeccompAction::Allow, arch)
 }
 
-/// Compiles a seccomp program that makes some system calls return ENOSYS. The C library then uses
-/// other system calls.
+/// Compiles a seccomp program that makes `clone3` return ENOSYS, so that the C library calls
+/// `clone`.
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
 }
 
-/// Compiles a program with which `close` succeeds without effect for the sockets that the program
-/// from [`allow`] names. Otherwise, the kernel could give the descriptor number of such a socket to
-/// another socket, such as that of the next client.
+/// Compiles a seccomp program that makes `close` succeed without effect for the packet and UDP
+/// sockets in `sockets`. If `close` had an effect, the kernel could give the socket's descriptor
+/// number to another socket, such as that of the next client.
 pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let named = sockets.packet.iter().chain(sockets.udp.iter().flatten());
     let rule = |socket: &RawFd| {
@@ -151,7 +151,8 @@ mod tests {
     use super::super::sockets::SOCKETS_MAX;
     use super::*;
 
-    /// Makes sockets with descriptors from 100 (listening), 1,000 (packet) and 2,000 (UDP).
+    /// Creates descriptor numbers of sockets: from 100 on of listening packet sockets, from 1,000
+    /// on of other packet sockets, and from 2,000 on of UDP sockets.
     fn sockets(count: usize) -> Sockets {
         let from = |first: RawFd| (first..).take(count).collect::<Vec<_>>();
         let listening = from(100);

@@ -2,8 +2,8 @@
 //!
 //! A packet socket that listens can also send, and the kernel has no option that prevents this.
 //! `write` sends through the interface to which the socket is bound. A system call with an address,
-//! such as `sendto`, can send through any interface. A seccomp filter forbids both ways of sending
-//! to a thread that listens, by the descriptor number in the system call's arguments.
+//! such as `sendto`, can send through any interface. For a thread that listens, a seccomp filter
+//! forbids both ways of sending, by the descriptor number in the system call's arguments.
 //!
 //! Through a Unix socket, such as a client's socket, a thread could send a file descriptor to
 //! another process (`SCM_RIGHTS`), or to its own process, where the descriptor gets another number.
@@ -43,8 +43,9 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Finds the sockets of this process. Call `open` when all sockets have been opened: the number
-    /// of a socket that is closed later may go to a file to which the thread must not write.
+    /// Finds the sockets of this process. Call `open` when all sockets have been opened. If a
+    /// socket is closed later, its descriptor number may pass to a file to which the thread must
+    /// not write.
     ///
     /// # Errors
     /// Returns an error if `/proc` cannot be read.
@@ -77,8 +78,9 @@ impl Sockets {
         Ok(found)
     }
 
-    /// Returns true if the process has more sockets of one kind than a filter can check. The thread
-    /// may then send through all packet sockets, or send messages through all sockets.
+    /// Returns true if the process has more sockets of one kind than a filter can check. With too
+    /// many packet sockets, the thread may send through all packet sockets. With too many UDP
+    /// sockets, the thread may send messages through all sockets.
     pub fn too_many(&self) -> bool {
         self.too_many
     }

@@ -22,8 +22,8 @@ const PATH_BYTES: usize = 128;
 /// The exit code if SIGSYS does not end the process: 128 plus the signal, as in a shell.
 const ENDED: c_int = 128 + libc::SIGSYS;
 
-/// The C library may read these files in any thread that allocates or frees memory, but works
-/// without them. Opening them fails with "permission denied" instead of ending the process.
+/// Files that the C library may read in any thread that allocates or frees memory, but does not
+/// need: opening them fails with "permission denied" instead of ending the process.
 const ASKED_BY_LIBC: [&[u8]; 3] = [b"/proc/sys/vm/overcommit_memory", b"/sys/devices/system/cpu/online", b"/proc/stat"];
 
 #[repr(C)]
@@ -55,7 +55,7 @@ pub(crate) fn name_violations() -> io::Result<()> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A packet socket that is bound to this protocol number.
+    /// A packet socket, and the protocol number to which the socket is bound.
     Packet(u16),
     Udp,
 }
@@ -183,8 +183,8 @@ fn block(context: &mut ucontext_t) -> bool {
 }
 
 /// SIGSYS is blocked while its handler runs, so a forbidden system call in the handler ends the
-/// process with SIGSYS. No seccomp filter allows `kexec_load`, which has no effect with null
-/// arguments.
+/// process with SIGSYS. This function calls `kexec_load`, which no seccomp filter of this crate
+/// allows, and which has no effect with null arguments.
 fn end() -> ! {
     // SAFETY: without segments to load, the system call reads no memory.
     unsafe { libc::syscall(libc::SYS_kexec_load, 0, 0, 0, 0) };
@@ -234,7 +234,8 @@ fn set_result(context: &mut ucontext_t, result: c_int) {
     context.uc_mcontext.regs[0] = i64::from(result) as u64;
 }
 
-// On other architectures, the handler reports no path and emulates no system call.
+// On architectures other than x86_64 and aarch64, the handler reports no path and emulates no
+// system call.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
     None

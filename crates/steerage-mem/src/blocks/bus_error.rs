@@ -40,8 +40,8 @@ impl Watched {
     pub(super) fn new(start: usize, bytes: usize) -> Option<Self> {
         PREVIOUS.get_or_init(install).as_ref()?;
         let claim = |range: &Range| {
-            // Acquire: pairs with the last store in `drop`, which orders the stores of the range's
-            // previous owner before those of the new owner.
+            // Acquire: pairs with the last store in `drop`, so the stores of the range's previous
+            // owner come before those of the new owner.
             range.start.compare_exchange(0, start, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let index = RANGES.iter().position(claim)?;
@@ -64,8 +64,8 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let range = &RANGES[self.0];
-        // `start` is cleared last: this store pairs with the exchange in `new` by the next owner of
-        // the range.
+        // `start` is cleared last: this store pairs with `compare_exchange` in `new`, by which the
+        // next owner claims the range.
         range.end.store(0, Ordering::Release);
         range.failed.store(false, Ordering::Release);
         range.start.store(0, Ordering::Release);

@@ -39,8 +39,9 @@ impl LeasedFile {
         if !is_local(&file) {
             return None;
         }
-        // By default, a broken lease sends SIGIO, which would end the process. SIGURG is sent
-        // instead, which processes ignore by default, so `is_undisturbed` must be called regularly.
+        // By default, a broken lease sends SIGIO, which would end the process. Instead of SIGIO,
+        // the kernel sends SIGURG, which processes ignore by default, so `is_undisturbed` must be
+        // called regularly.
         control(&file, F_SETSIG, libc::SIGURG).ok()?;
         control(&file, libc::F_SETLEASE, libc::F_RDLCK).ok()?;
         let leased = Self { bytes: 0, file };

@@ -2,7 +2,7 @@ use super::Blocks;
 use crate::page::{BLANK, Completion};
 
 impl Blocks {
-    /// Begins to take lent frames back that are not in a ring.
+    /// Begins to take back lent frames that are not in a ring.
     #[inline(always)]
     pub fn homecoming(&mut self) -> Homecoming<'_> {
         self.homecoming_from(NO_RING)
@@ -70,9 +70,8 @@ impl Drop for Publishing<'_> {
     }
 }
 
-/// Takes many frames back. Consecutive frames of one block are counted together. If they were
-/// counted one by one, each addition would have to wait for the previous addition (1.5 ns per
-/// frame).
+/// Takes many frames back. Consecutive frames of one block are counted together, because separate
+/// additions would wait for each other (1.5 ns per frame).
 #[derive(Debug)]
 pub struct Homecoming<'a> {
     blocks: &'a mut Blocks,
@@ -83,7 +82,7 @@ pub struct Homecoming<'a> {
 }
 
 impl Homecoming<'_> {
-    /// Like [`Blocks::recycle`], but may count the frame as returned only when this value is
+    /// Like [`Blocks::recycle`], but the frame's return may stay uncounted until this value is
     /// dropped.
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {

@@ -15,11 +15,12 @@
 //! In this module, each ring counts as one CPU, and the parking lot is one more ring. Only the CPU
 //! that polls the queue updates the counts, so the counts need no atomic variables.
 
-/// The size in bytes above which a frame is long. Jumbo frames are short, and most super-frames
-/// (TSO, USO or GRO) are long.
+/// The size in bytes above which a frame is long: more than a jumbo frame has, and less than most
+/// super-frames (TSO, USO or GRO) have.
 const LONG: usize = 16 << 10;
 
-/// A ring may hold this many times the units of the free blocks if the next frame is short.
+/// For a short frame, a ring may hold this many times as many units as the free blocks have
+/// together.
 const SHORT_TIMES: u64 = 3;
 
 #[derive(Debug, Default)]
@@ -67,7 +68,8 @@ impl Shares {
         self.rings.get(ring).is_some_and(|held| *held > 0 && *held >= self.free())
     }
 
-    /// Counts the frame and returns true, unless `ring` may not hold the block.
+    /// Counts the frame and returns true, or returns false if `ring` has reached its limit of
+    /// blocks.
     #[inline]
     pub(super) fn take(&mut self, ring: usize, block: usize, len: usize) -> bool {
         let at = ring.wrapping_mul(self.blocks.len()).wrapping_add(block);

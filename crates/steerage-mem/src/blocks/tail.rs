@@ -3,8 +3,9 @@ use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX, RecordForm};
 use crate::region::prefetch_read;
 
-/// How far ahead of the current record a window is prefetched, in records of the current length. A
-/// packet of 800 bytes takes 117 ns with a distance of 0 or 4 records, and 64 ns with 12 or more.
+/// The number of records, each of the current record's length, by which prefetching in a window is
+/// ahead. A packet of 800 bytes takes 117 ns if prefetching is 0 or 4 records ahead, and 64 ns if
+/// it is 12 or more records ahead.
 const RECORDS_AHEAD: usize = 12;
 const BYTES_AHEAD: usize = 2048;
 
@@ -12,7 +13,8 @@ const BYTES_AHEAD: usize = 2048;
 const LINES_AHEAD: usize = 2;
 const LINE_BYTES: usize = 64;
 
-/// The part of a block that was not lent yet. In a [window](super::FileWindows), it is read-only.
+/// The part of a block that was not lent yet. In a [window](super::FileWindows), the tail is
+/// read-only.
 #[derive(Debug)]
 pub struct Tail<'a> {
     start: *mut u8,
@@ -93,8 +95,8 @@ impl Tail<'_> {
 pub struct Spot {
     at: usize,
     len: usize,
-    /// The header as two words. Assembling the words from smaller fields later would have to wait
-    /// for the stores of the fields (3 ns per frame).
+    /// The header as two words, because a load of whole words would wait for the stores of smaller
+    /// fields (3 ns per frame).
     header: [u64; 2],
     wire_len: u32,
     hash: Option<u32>,
@@ -133,8 +135,9 @@ impl Tail<'_> {
     /// Lends up to `count` consecutive frames, appends them to `frames`, writes the header before
     /// each frame, and adds their lengths on the wire to `wire_bytes`. `next` gets the bytes of the
     /// tail, and returns the next position or the error that ends the loop. `outside` creates the
-    /// error for a position outside of the tail, a frame longer than [`FRAME_BYTES_MAX`], and a
-    /// window. Unlike calls of [`lend`](Self::lend), `lend_each` keeps its state in registers.
+    /// error for a position outside of the tail, for a frame longer than [`FRAME_BYTES_MAX`], and
+    /// for a window, which cannot be written. Unlike calls of [`lend`](Self::lend), `lend_each`
+    /// keeps its state in registers.
     #[inline(always)]
     pub fn lend_each<E>(
         &mut self,
@@ -171,7 +174,7 @@ impl Tail<'_> {
         self.lend_all((frames, wire_bytes), count, form.filter(|_| !self.writable), outside, next)
     }
 
-    /// If `form` is `None`, the tail must be writable.
+    /// Without a `form`, the header is written before each frame, so the tail must be writable.
     #[inline(always)]
     fn lend_all<E>(
         &mut self,

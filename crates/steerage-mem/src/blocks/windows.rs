@@ -2,7 +2,7 @@
 //!
 //! A file is mapped only while the process holds a lease on it. Before another process changes the
 //! file, the thread of [`FileWindows::serve`] replaces the file's windows by copies and returns the
-//! lease. That thread runs until the last lent frame of a window has returned.
+//! lease. The thread of `serve` runs until the last lent frame of a window has returned.
 
 use std::fs::File;
 use std::io;
@@ -21,8 +21,8 @@ use crate::region::{Owner, Region};
 
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// A file for which a lease is requested, and the channel for the lease, or for `None` if the
-/// kernel grants no lease.
+/// A request for a lease: the file, and the channel that gets the lease, or `None` if the kernel
+/// grants no lease.
 pub type LeaseRequest = (Arc<File>, Sender<Option<Arc<LeasedFile>>>);
 
 /// The result of mapping a window or of making more of its bytes readable.
@@ -32,7 +32,8 @@ pub enum Shown {
     Bytes(usize),
     /// Another thread holds the lock on the windows. Try again later.
     Later,
-    /// Read the file without a window: its lease was returned, or the kernel cannot map or read it.
+    /// The caller must read the file without a window: the file's lease was returned, or the kernel
+    /// cannot map or read the file.
     Gone,
 }
 
@@ -54,7 +55,8 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Window {
-    /// `None` if no file is mapped, or if a copy has replaced the mapped file.
+    /// `None` if no file is mapped into the window, or if a copy in memory has replaced the mapped
+    /// part of the file.
     file: Option<Arc<LeasedFile>>,
     offset: u64,
     shown: usize,
@@ -183,8 +185,9 @@ impl Blocks {
 }
 
 impl FileWindows {
-    /// Starts a thread that first calls `begin`, and then requests and returns leases. The thread
-    /// ends when the returned sender was dropped and no frame in a window is in use any more.
+    /// Starts a thread that first calls the function `begin`, and then requests and returns leases
+    /// on files. The thread ends when the returned sender was dropped and no frame in a window is
+    /// in use any more.
     ///
     /// # Errors
     /// Returns the error that `begin` returned, or the error if the thread cannot be started.
@@ -221,7 +224,8 @@ impl FileWindows {
         }
     }
 
-    /// Only the thread of [`serve`](Self::serve) may request a lease, because it returns leases.
+    /// Only the thread of [`serve`](Self::serve) may request a lease, because this thread must
+    /// later return the lease.
     fn lease(&self, file: Arc<File>) -> Option<Arc<LeasedFile>> {
         self.range.watched.as_ref()?;
         let leased = LeasedFile::new(file)?;
@@ -229,14 +233,14 @@ impl FileWindows {
         Some(leased)
     }
 
-    /// Returns the leases of unused files. If another process waits for a file, copies first
-    /// replace the file's windows (if there is memory, or else in a later call). Returns true if
-    /// frames may still lie in windows of leased files.
+    /// Returns the leases of unused files. If another process waits for a file, copies replace the
+    /// file's windows before the lease is returned. If there is no memory for the copies, a later
+    /// call tries again. Returns true if frames may still lie in windows of leased files.
     fn return_leases(&self) -> bool {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;
         files.retain(|file| {
-            // One reference to a leased file is in the list `files`. All other references belong to
+            // One reference to a leased file is in the list `files`. Further references belong to
             // the queue and to the windows.
             let is_used = Arc::strong_count(file) > 1;
             if is_used && (file.is_undisturbed() || !self.copy_windows_of(file, windows)) {
@@ -245,7 +249,8 @@ impl FileWindows {
             file.release();
             false
         });
-        // All references to the address range but one belong to the region of the blocks.
+        // Apart from the reference in `self`, only the region of the blocks refers to the address
+        // range.
         !files.is_empty() && Arc::strong_count(&self.range) > 1
     }
 
@@ -260,14 +265,14 @@ impl FileWindows {
         })
     }
 
-    /// Returns true if the kernel could not read bytes of a window again. Handlers get zeros in
-    /// place of these bytes.
+    /// Returns true if the kernel failed to read a part of a window that was readable before.
+    /// Handlers get zeros in place of the lost bytes.
     pub fn have_failed(&self) -> bool {
         self.range.watched.as_ref().is_some_and(Watched::has_failed)
     }
 
     /// Maps the part of `file` after `offset` (a multiple of the page size) into an unused window,
-    /// to be [extended](Self::extend). Closes all other windows that have no lent frames.
+    /// to be [extended](Self::extend). First closes all windows that have no lent frames.
     pub fn show(
         &self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -355,7 +360,8 @@ impl FileWindows {
     }
 }
 
-/// This advice exists since Linux 5.14. On older kernels, files are read without mapping them.
+/// `MADV_POPULATE_READ` exists since Linux 5.14. On kernels before 5.14, files are read without
+/// mapping them.
 const MADV_POPULATE_READ: libc::c_int = 22;
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -390,7 +396,8 @@ mod tests {
             Arc::new(File::open(&self.0).unwrap())
         }
 
-        /// Opens the file without waiting until its lease is returned.
+        /// Opens the file in nonblocking mode, so that the call does not wait until the file's
+        /// lease is returned.
         fn open_to_write(&self) -> io::Result<File> {
             OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&self.0)
         }

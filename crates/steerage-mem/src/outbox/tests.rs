@@ -291,7 +291,7 @@ fn a_stalled_cpu_gets_a_half_and_the_others_go_on() {
     assert!(world.outbox.has_room(1, 1));
     assert_eq!(publish_each(&mut world, 1, &all, true), BLOCKS / 2);
     assert!(!world.outbox.has_room(1, 1) && world.outbox.has_room(2, 1), "the stalled CPU's share is full");
-    // A frame in a block that the ring already holds takes no further memory.
+    // If the ring already holds a block, further frames in this block take no more memory.
     assert_eq!(publish_each(&mut world, 1, &all[..4], true), 4);
     assert_eq!(publish_each(&mut world, 1, &all[4..], false), 2);
     assert_eq!(publish_each(&mut world, 2, &[7], true), 1);

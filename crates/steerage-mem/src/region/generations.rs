@@ -10,7 +10,7 @@ pub(crate) use unchecked::{Generation, Generations};
 
 #[cfg(any(debug_assertions, fuzzing))]
 mod checked {
-    // The atomics of `std` even under loom: no other memory depends on generations.
+    // Atomics of `std` even under loom, because generations make no other memory visible.
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// The byte that fills a released page, as in the Linux slab allocator (`POISON_FREE`,
@@ -19,12 +19,12 @@ mod checked {
 
     const POISONED: [u8; 4096] = [POISON; 4096];
 
-    /// The generation of a page: odd if the page is released. No holder of a page sees two
-    /// generations that are 2^32 apart.
+    /// The generation of a page: odd if the page is released. The 32-bit number may wrap around,
+    /// because no holder of a page sees two generations that are 2^32 apart.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Generation(u32);
 
-    /// Relaxed: the atomics that hand a page over order the accesses.
+    /// Relaxed: other atomics, by which a page passes to another thread, order these accesses.
     #[derive(Debug)]
     pub(crate) struct Generations(Box<[AtomicU32]>);
 

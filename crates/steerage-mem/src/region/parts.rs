@@ -41,8 +41,8 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
     Ok(ends)
 }
 
-/// Makes the kernel prefer the NUMA node of each part. If the kernel refuses, or if a page was
-/// touched before, the page is on the node of the CPU that first touches it.
+/// Makes the kernel prefer the NUMA node of each part. If the kernel refuses this preference, or if
+/// a page was touched before, the page is on the node of the CPU that first touches it.
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {

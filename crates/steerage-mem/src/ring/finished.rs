@@ -27,7 +27,7 @@ impl<'a> Finished<'a> {
         self.0.len()
     }
 
-    /// Returns the first `count` slots, if there are so many, and the remaining slots.
+    /// Returns the first `count` slots (all slots, if there are fewer), and the remaining slots.
     #[inline(always)]
     pub fn split_at(self, count: usize) -> (Self, Self) {
         let (first, rest) = self.0.split_at(count.min(self.0.len()));
@@ -35,8 +35,8 @@ impl<'a> Finished<'a> {
     }
 
     /// Appends the pages of the slots to `home`, and returns their number. `Err` returns the slots
-    /// if one of them is no frame in a single page with a number in `own`, the page numbers of
-    /// `region`. Passing each frame to a function would take three times as many instructions.
+    /// unless each slot has a frame in a single page of `region`, whose page numbers are `own`.
+    /// Passing each frame to a function would take three times as many instructions.
     #[inline(always)]
     pub fn pages_to(self, home: &mut Vec<Page>, (region, own): (&Region, &Range<u32>)) -> Result<usize, Self> {
         if self.0.is_empty() {
@@ -53,8 +53,8 @@ impl<'a> Finished<'a> {
         Ok(count)
     }
 
-    /// Copies the pages of the slots. Returns false if a slot is no frame in a single page with a
-    /// number in `own`.
+    /// Copies the pages of the slots. Returns false unless each slot has a frame in a single page
+    /// whose number is in `own`.
     #[inline(always)]
     fn copy_pages(&self, to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
         let (fours, rest) = self.0.split_at(self.0.len() / 4 * 4);

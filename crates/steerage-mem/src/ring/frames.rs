@@ -56,7 +56,8 @@ impl Hand<'_> {
     }
 
     /// Calls `run` with the first `count` frames. All other frames are hidden: `run` can only read
-    /// their bytes, as the continuation of the frame into which they are [merged](crate::merged).
+    /// the bytes of a hidden frame, as the continuation of the frame into which the hidden frame is
+    /// [merged](crate::merged).
     pub fn with_first<R>(&mut self, count: usize, run: impl FnOnce(Hand<'_>) -> R) -> R {
         /// When dropped, makes the hidden frames visible again, even if `run` has panicked.
         struct Hidden<'h>(&'h mut InHand);
@@ -73,8 +74,8 @@ impl Hand<'_> {
         run(Hand(hidden.0))
     }
 
-    /// Moves the frame at position `order[nth]` to position `nth`. Arrival numbers keep their
-    /// positions. Changes nothing and returns `false` if `order` does not contain each frame
+    /// Moves the frame at position `order[nth]` to position `nth`. The list of arrival numbers is
+    /// not reordered. Changes nothing and returns `false` if `order` does not contain each frame
     /// exactly once.
     pub(crate) fn reorder(&mut self, order: &[u8]) -> bool {
         let hand = &*self.0;
@@ -136,9 +137,9 @@ impl Hand<'_> {
     /// has handled the frame. A common frame lies in one page, has no [extra record](Frame::extra),
     /// has `link` as its [kind of header](Frame::link), and has a [device header](Frame::header) if
     /// and only if the first frame has one. For a frame without a device header, `read` gets a
-    /// header without a time. The result has one bit for each of the first 64 frames that `read`
-    /// has not handled. `read_common` takes about half of the instructions of a loop over single
-    /// frames.
+    /// header without a time. In the result, bit `n` is set if `read` has not handled frame `n` (of
+    /// the first 64 frames). `read_common` takes about half of the instructions of a loop over
+    /// single frames.
     #[inline(always)]
     pub fn read_common(&mut self, link: u8, mut read: impl FnMut(usize, &[u8], FrameHeader) -> bool) -> u64 {
         const BYTES: usize = FrameHeader::BYTES;
@@ -269,7 +270,8 @@ impl<'a> Frame<'a> {
         Behind::new(&hand.memory, self.bytes(), slots, skip)
     }
 
-    /// The last `len` bytes, for writing. `None` for a lent frame, or if the last part is shorter.
+    /// The last `len` bytes, for writing. `None` for a lent frame, or if the frame's last part is
+    /// shorter than `len`.
     #[inline]
     pub fn tail_mut(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
@@ -298,7 +300,7 @@ impl<'a> Frame<'a> {
     }
 
     /// The free bytes before the frame in its first page, and after the frame in its last page.
-    /// Both numbers are 0 for a lent frame.
+    /// Returns `(0, 0)` for a lent frame.
     #[inline]
     pub fn room(&self) -> (usize, usize) {
         self.hand.memory.room(&self.slot)
@@ -306,9 +308,9 @@ impl<'a> Frame<'a> {
 
     /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end, or
     /// shorter if these numbers are negative. Added bytes keep the values that they have in the
-    /// page. The device's header moves with the front if there is room, with a corrected length on
-    /// the wire. Returns `false` and changes nothing if the page is too short, the frame is lent,
-    /// or the frame was taken out of its batch.
+    /// page. If there is room, the device's header moves to the frame's new beginning, and its
+    /// length on the wire is corrected. Returns `false` and changes nothing if the page is too
+    /// short, the frame is lent, or the frame was taken out of its batch.
     #[inline]
     pub fn resize(&mut self, front: i32, back: i32) -> bool {
         if self.slot.page == BLANK {
@@ -421,7 +423,7 @@ impl<'a> Frame<'a> {
         // ring, which are written atomically. Only this thread accesses the arrival numbers in a
         // lane (the CPU's own frames).
         let number = unsafe { &*self.hand.arrivals.add((self.at as u32 & self.hand.mask) as usize) };
-        // Relaxed: the load C1 made the arrival number visible together with the slot.
+        // Relaxed: the acquire load C1 made the arrival number visible together with the slot.
         Some(number.load(Ordering::Relaxed))
     }
 

@@ -1,9 +1,9 @@
 //! How a ring grows while it is in use: from one position on, its frames lie in a larger buffer.
 //!
-//! The producer publishes the position of the growth together with the slots after it. The consumer
-//! switches to the larger buffer when all slots before this position are finished. Until the
-//! consumer has switched, the producer grows the ring again only if no frame was staged after this
-//! position.
+//! The producer publishes the first position in the larger buffer together with the slots from this
+//! position on. The consumer switches to the larger buffer when all slots before this position are
+//! finished. Until the consumer has switched to the larger buffer, the producer grows the ring
+//! again only if no frame was staged in this buffer.
 
 use super::{Consumer, Producer, RingBuffer};
 use crate::page::Slot;
@@ -13,7 +13,8 @@ use crate::sync::{Ordering, UnsafeCell};
 pub(super) struct Grown(u64);
 
 impl Grown {
-    /// `capacity` is a power of 2. `at` has 59 bits, and does not overflow within a century.
+    /// `capacity` is a power of 2. The position `at` has 59 bits, and does not overflow within a
+    /// century.
     pub(super) fn new(at: u64, capacity: usize) -> Self {
         Self(at << 5 | u64::from(capacity.ilog2()))
     }

@@ -48,7 +48,8 @@ impl Lane {
         }
     }
 
-    /// Records arrival numbers, from `arrival` on, for the frames of a poll in the set `stay`.
+    /// Records the arrival numbers of those frames of a poll that are in the set `stay`. The first
+    /// frame of the poll has the number `arrival`.
     #[inline(always)]
     pub fn note_arrivals_of(&mut self, stay: u64, arrival: u64) {
         if self.numbered {
@@ -96,8 +97,9 @@ impl Lane {
         Hand(&mut self.hand)
     }
 
-    /// Takes up to `most` frames, unless earlier frames are in hand. `fetch` prefetches their first
-    /// cache line, for frames that this CPU has neither written nor read.
+    /// Takes up to `most` frames, unless earlier frames are in hand. Set `fetch` for frames that
+    /// this CPU has neither written nor read: `take` then prefetches the first cache line of each
+    /// frame.
     #[inline(always)]
     pub fn take(&mut self, most: usize, fetch: bool) -> Hand<'_> {
         if self.in_hand() == 0 {

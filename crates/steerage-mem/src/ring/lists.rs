@@ -3,7 +3,8 @@
 //! A loop without branches determines the target of each frame. Comparing a ring number with all
 //! targets gives the set of frames for that ring, whose slots are then written one after another,
 //! with the ring's tail in a register. If the frames were staged one by one, each store would wait
-//! for the tail, and the CPU would leave a cache line before the line is full.
+//! for the last change of a ring's tail, and the CPU would go to another ring before a cache line
+//! is full.
 
 use crate::{Completion, bits::bits, ring::Producer};
 
@@ -14,7 +15,7 @@ const LIST_MAX: usize = 64;
 /// receiving CPU was 1.12 times as slow as without lists (lab/notes/path.md).
 pub const LISTS_MAX: usize = 8;
 
-/// The last bit of a set belongs to no ring.
+/// A number that no ring has: that of the last bit in a set of rings.
 const NO_RING: usize = u64::BITS as usize - 1;
 
 impl Producer {

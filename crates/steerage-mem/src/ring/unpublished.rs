@@ -16,7 +16,8 @@ impl Producer {
         self.grow_no_later();
     }
 
-    /// Passes the unpublished frames to `keep`, oldest first. Only frames that `keep` returns stay.
+    /// Passes the unpublished frames to `keep`, oldest first. Only the frames that are returned by
+    /// `keep` stay in the ring.
     pub fn retain_unpublished(&mut self, mut keep: impl FnMut(Completion) -> Option<Completion>) {
         let (first, end) = (self.published, self.staged);
         self.staged = first;
@@ -55,7 +56,7 @@ impl Producer {
         }
     }
 
-    /// A growth after the last staged frame now happens after the last frame that stays.
+    /// If the ring was to grow after the last staged frame, it now grows directly after this frame.
     fn grow_no_later(&mut self) {
         if self.mask_before != 0 && self.staged < self.shared.grown().at() {
             self.grows_at(self.staged);

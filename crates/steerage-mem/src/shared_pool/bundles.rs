@@ -19,8 +19,8 @@
 //! entry, and never while the stack uses the entry.
 //!
 //! A thread that has read an old head may read arbitrary values from a bundle that the page's
-//! holder writes, but this thread's exchange of the head then fails. The reason is that the head
-//! contains the number of calls of `give`, and that pages are only taken between two calls of
+//! holder writes, but this thread's exchange of the head then fails. The exchange fails because the
+//! head contains the number of calls of `give`, and pages are only taken between two calls of
 //! `give`.
 
 use crossbeam_utils::CachePadded;
@@ -31,7 +31,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 pub(crate) const BULK_MAX: usize = 64;
 
 /// The number of pages in a bundle, which fill a cache line together with `below` and
-/// `pages_below`. The smaller number is for loom, which needs small models.
+/// `pages_below`. Under loom, which needs small models, a bundle has two pages.
 pub(crate) const BUNDLE_PAGES: usize = if cfg!(loom) { 2 } else { 14 };
 
 /// A bundle stores pages as indices in the region. All accesses to a bundle are relaxed: the
@@ -42,7 +42,8 @@ pub(crate) struct Bundle {
     /// The number of the first page of the full bundle below this bundle, or `BLANK`.
     below: AtomicU32,
     pages_below: AtomicU32,
-    /// Two page numbers in each entry, the earlier page in the lower half: one access moves both.
+    /// Each entry has two page numbers, the earlier page in the lower half, so that one access
+    /// moves both numbers.
     pairs: [AtomicU64; BUNDLE_PAGES / 2],
 }
 
@@ -89,8 +90,8 @@ struct Head {
     top: u32,
     /// The number of pages that are left in the top bundle: 0 only if the stack is empty.
     len: usize,
-    /// The number of calls of `give`, in 28 bits: a thread mistakes one head for another only after
-    /// 2^28 calls between its load and its exchange, which take several seconds.
+    /// The number of calls of `give`, in 28 bits: a thread mistakes a new head for an old one only
+    /// if 2^28 calls (several seconds) lie between its load and its exchange.
     gives: u64,
 }
 
@@ -125,7 +126,7 @@ impl BundleStack {
     pub(crate) fn take<'a>(&self, table: &[Bundle], taken: &'a mut [u32; BULK_MAX], most: usize) -> &'a [u32] {
         let most = most.min(BULK_MAX);
         // B2, acquire: pairs with B1 of all earlier calls, because each change of the head is a
-        // read-modify-write operation and continues their release sequences.
+        // read-modify-write operation, which continues the release sequences of earlier changes.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let (mut head, mut begin) = (Head::from_word(word), BULK_MAX);
@@ -142,9 +143,9 @@ impl BundleStack {
                 return &[];
             }
             // B1, release: pairs with B2 of the thread that takes the first page of a bundle, so
-            // that this thread reads the bundle before the other writes it. A thread that finds the
-            // stack empty sees what this thread gave to other stacks before. On failure acquire: B2
-            // of the next attempt.
+            // that this thread reads the bundle before that thread writes it. A thread that finds
+            // the stack empty sees what this thread gave to other stacks before. On failure
+            // acquire: B2 of the next attempt.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return &taken[begin..],
                 Err(now) => word = now,
@@ -156,7 +157,7 @@ impl BundleStack {
         if pages.is_empty() {
             return;
         }
-        // B2, acquire, as in `take`: for the pages of a bundle that this call replaces.
+        // B2, acquire, as in `take`: this call reads the pages of the bundle that it replaces.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let head = bundled(table, Head::from_word(word), pages);
@@ -169,14 +170,16 @@ impl BundleStack {
     }
 
     pub(crate) fn gives(&self) -> u64 {
-        // Relaxed: taking pages between two loads of this number orders both loads.
+        // Relaxed: two loads of this number are ordered by the acquire loads (B2) of a `take`
+        // between them.
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 
-    /// The number of pages in the stack. It is wrong by at most the number of pages that other
-    /// threads move at the same time.
+    /// The number of pages in the stack. The number is wrong by at most the number of pages that
+    /// other threads move at the same time.
     pub(crate) fn len(&self, table: &[Bundle]) -> usize {
-        // Relaxed: if nothing runs at the same time, other operations have ordered this load.
+        // Relaxed: while other threads move pages, the number is inexact anyway. Otherwise, other
+        // operations have ordered this load.
         let head = Head::from_word(self.head.load(Ordering::Relaxed));
         let below = table.get(head.top as usize).map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
         head.len + below as usize
@@ -190,8 +193,8 @@ fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let mut inherited = &old[..if partial.is_some() { head.len } else { 0 }];
     let base = partial.map_or(head, |bundle| head.below(bundle));
     let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
-    // The addition may wrap around: if another thread writes the bundle, `pages_below` is an
-    // arbitrary number, and the exchange of the head then fails.
+    // If another thread writes the bundle, `pages_below` is an arbitrary number, so the addition
+    // may wrap around. The exchange of the head then fails.
     if partial.is_none() {
         pages_below = pages_below.wrapping_add(head.len as u32);
     }

@@ -24,7 +24,7 @@ impl Spare {
 
     /// Copies the joined `parts` to a page, as [`KeptPages::keep_copy`] does. The page is one of
     /// this CPU, of the shared pool, or of the pages that have returned to `kept_pages`. `None` if
-    /// no page is free, the parts are too long, or handlers keep too many frames.
+    /// no page is free, `parts` do not fit into the page, or handlers keep too many frames.
     pub fn copy(
         &self,
         kept_pages: &Arc<KeptPages>,

@@ -13,10 +13,10 @@
 //! All live queues (queues that cannot wait) share the pages for a CPU's backlog. If several live
 //! queues receive into pages, the pages for the backlogs are doubled, because a queue's owner (the
 //! CPU that polls it) may stall before it reclaims the pages of finished frames. A queue that can
-//! wait, such as a file, has pages of its own, because it fills its rings without loss. If there is
-//! only one queue, its local page cache uses the pages of the queue's backlogs. If the memory would
-//! exceed the cap, each CPU gets an equal share of the pages as its backlog, and the limits for
-//! parking lots and kept packets are reduced too.
+//! wait until there is room, such as a file, fills its rings completely, so it has pages of its
+//! own. If there is only one queue, its local page cache uses the pages of the queue's backlogs. If
+//! the memory would exceed the cap, each CPU gets an equal share of the pages as its backlog, and
+//! the limits for parking lots and kept packets are reduced too.
 
 /// The shortest backlog, in frames: the frames of one poll.
 pub const BACKLOG_LEAST: usize = 64;
@@ -45,8 +45,8 @@ pub struct QueueNeeds {
 }
 
 impl QueueNeeds {
-    /// Returns true if the cache needs pages in addition to those of the backlogs, which `live`
-    /// queues share.
+    /// Returns true if the cache needs pages in addition to the pages for backlogs. `live` is the
+    /// number of live queues.
     fn cache_needs_pages(&self, live: usize) -> bool {
         self.caches && (self.lends || !self.waits && live > 1)
     }
@@ -214,7 +214,8 @@ impl Needs {
         Self { cache_pages, queues, ..self.clone() }.with_backlog(longer.backlog)
     }
 
-    /// Returns the memory for the longest backlog up to `backlog` that fits, or [`BACKLOG_LEAST`].
+    /// Returns the budget for the longest backlog up to `backlog` that fits into `cap` bytes, or
+    /// for [`BACKLOG_LEAST`].
     pub fn within(&self, cap: u64, backlog: usize) -> Budget {
         self.largest(backlog, |budget| budget.bytes <= cap)
     }
@@ -236,18 +237,19 @@ impl Needs {
 /// The default number of pages in the local page caches (LPC) of all queues of one CPU, as in
 /// Amazon's ENA driver for one queue.
 ///
-/// A queue takes finished pages back only when its cache has too few pages for a poll, and
-/// therefore uses all pages of the cache in turn. These pages should fit in the CPU's hardware
+/// A queue uses all pages of its cache in turn, because it takes finished pages back only when the
+/// cache has too few pages for a poll. The pages of these caches should fit in the CPU's hardware
 /// caches and in its TLB. With frames of 1,500 bytes, a local page cache of 2048 pages cost no more
 /// time than no local page cache. With 4096 pages, a run took 1.7 times as long
 /// (lab/notes/pages.md, "Many queues, frames, and the size of the cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
-/// The maximum size of a local page cache, in pages, as in Amazon's ENA driver. It is smaller under
-/// Miri, which is slow with many pages.
+/// The maximum size of a local page cache, in pages, as in Amazon's ENA driver. Under Miri, which
+/// is slow with many pages, the size is smaller.
 pub const LPC_PAGES_MAX: usize = if cfg!(miri) { 512 } else { 32 * 1024 };
 
-/// The smallest default size of a local page cache, in pages, and the unit of default sizes.
+/// The smallest default size of a local page cache, in pages. Default sizes are multiples of this
+/// number.
 pub const LPC_PAGES_LEAST: usize = 64;
 
 /// By default, all local page caches together take at most one eighth of the memory limit, or of

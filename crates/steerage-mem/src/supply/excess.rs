@@ -48,7 +48,7 @@ pub enum ExcessCause {
     },
     /// Pages that do not depend on the backlog: in rings of devices, and for handlers' own packets.
     Pages {
-        /// The memory for these pages, in bytes.
+        /// The size of the pages, in bytes.
         bytes: u64,
     },
     /// The memory of devices, such as the rings of AF_PACKET.
@@ -102,7 +102,8 @@ impl fmt::Display for Excess {
 impl Error for Excess {}
 
 impl Needs {
-    /// Checks that the memory of `budget` and `lent` bytes of device memory fit into `limit` bytes.
+    /// Checks that `limit` bytes suffice for the memory of `budget` and for `lent` bytes of device
+    /// memory.
     ///
     /// # Errors
     /// [`Excess`] if the memory does not fit. The error names the largest part of the memory.
@@ -124,7 +125,7 @@ impl Needs {
             ExcessCause::KeptMax { kept_max: self.kept_max, bytes: bytes(kept_pages), fits: 0 },
         ];
         match causes.into_iter().max_by_key(ExcessCause::bytes) {
-            // `budget.kept_max` was reduced if the backlog was made shorter.
+            // If the backlog was made shorter, `budget.kept_max` is below the requested `kept_max`.
             Some(ExcessCause::KeptMax { kept_max, .. }) => {
                 let left = limit.saturating_sub(lent);
                 let others = Self { kept_max: 0, ..self.clone() }.within(left, self.backlog).bytes;

@@ -181,7 +181,7 @@ fn without_a_fault_all_records_are_written() {
     for (to, format) in cases() {
         let Outcome { operations, error, .. } = run(to, format, Fault::None);
         assert_eq!(error, None);
-        // Creating and renaming a file are two operations already.
+        // Two of the operations create and rename the file.
         assert!(operations > 4, "{to:?} {format:?}: {operations}");
     }
 }

@@ -77,16 +77,16 @@ impl Collector {
     }
 
     /// Sets the rate of records, unless the address has the option `rate`. Without a rate, records
-    /// over TCP are sent at once. Records over UDP are sent at a rate for default receive buffers,
-    /// but at once if more than half of a live run's queue is in use.
+    /// over TCP are sent at once. Over UDP, the rate suits receive buffers of default size, but
+    /// records are sent at once if more than half of a live run's record queue is in use.
     #[must_use]
     pub fn or_rate(mut self, rate: Option<ExportRate>) -> Self {
         self.rate = self.rate.or(rate);
         self
     }
 
-    /// Returns a collector's UDP address as a TCP address, because over UDP, a sender cannot find
-    /// out what has arrived. Returns `None` for a TCP address.
+    /// Returns the collector's address with TCP instead of UDP, because over UDP, a sender cannot
+    /// find out which records have arrived. Returns `None` for a TCP address.
     pub fn over_tcp(&self) -> Option<String> {
         if self.transport == Transport::Tcp {
             return None;

@@ -9,7 +9,8 @@ pub(super) struct Element {
 /// The enterprise number of reverse elements, which describe the reverse direction of a flow (RFC
 /// 5103).
 const REVERSE: u32 = 29_305;
-/// The enterprise number of ntop. For TCP health and names, collectors use ntop's elements, if any.
+/// The enterprise number of ntop. If collectors know elements for TCP health and for names, these
+/// are ntop's.
 const NTOP: u32 = 35_632;
 
 const fn iana(id: u16) -> Element {

@@ -2,21 +2,21 @@
 //! overflow.
 //!
 //! Linux gives a UDP socket a receive buffer of 212,992 bytes (`net.core.rmem_default`), and counts
-//! all memory of a datagram. A full datagram takes 2,304 bytes on loopback, and up to 4,352 bytes
-//! from a network card. The buffer thus holds 48 to 92 full messages while the collector does not
-//! read.
+//! all memory of a datagram. A full datagram takes 2,304 bytes of the buffer if it comes over
+//! loopback, and up to 4,352 bytes if it comes from a network card. The buffer holds 48 full
+//! messages from a network card, or 92 over loopback.
 
 use std::fmt;
 use std::num::NonZero;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// The default rate over UDP: 10,000 records per second are 500 full messages. A receive buffer for
-/// 48 messages is full if the collector does not read for 90 ms.
+/// The default rate over UDP: 10,000 records per second are 500 full messages. At this rate, a
+/// receive buffer for 48 messages is full after 90 ms in which the collector does not read.
 const UDP_DEFAULT: u64 = 10_000;
 
-/// The maximum number of messages in one system call if a rate is set: a sixth of a receive buffer
-/// for 48 messages.
+/// The maximum number of messages in one system call if a rate is set. A default receive buffer has
+/// room for six times as many.
 const TOGETHER_MAX: u64 = 8;
 
 /// The rate (records per second) divided by this number is the number of messages that one system
@@ -134,7 +134,7 @@ mod tests {
             assert!((19_000..=20_300).contains(&all), "{all} records in 2 s, {late:?} late");
             assert!(burst <= 240, "{burst} records in 10 ms, {late:?} late");
         }
-        // After a second without sending, the pace does not make up for the records of that second.
+        // After a second without sending, there is no larger burst that makes up for this second.
         let mut pace = Pace::new(None, true, start);
         let late = start + Duration::from_secs(1);
         let (_, burst) = run(&mut pace, late, Duration::from_millis(100), 20, Duration::ZERO);

@@ -198,8 +198,8 @@ fn key(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
         }
         Kind::Link => to.put(ETHERNET_TYPE, ports.0.to_be_bytes()),
         Kind::Mpls => {
-            // MPLS endpoints are never swapped: `source` has the first label, and `destination` the
-            // last label.
+            // MPLS endpoints are never swapped: `source` has the first MPLS label of the frame, and
+            // `destination` the last.
             let [first, last] = [source, destination].map(|end| (end >> 64) as u32);
             to.put(MPLS_TOP_LABEL_STACK_SECTION, label(first, first == last));
             to.put(MPLS_LABEL_STACK_SECTION_2, label(last, true));

@@ -182,8 +182,8 @@ mod tests {
         }
         assert_eq!(read(&message(0, 1, 0, &b"\x01a".repeat(200))), None);
         assert_eq!(read(&message(0, 1, 0, b"\0\0\x02\0\x01")).unwrap().question, Some((".".into(), 2)));
-        // A DNS query has exactly one question. Messages with other opcodes have other types of
-        // records.
+        // A DNS query has exactly one question. Messages with an opcode other than QUERY have other
+        // types of records.
         assert!(read(&message(0, 2, 0, QUESTION)).is_none() && read(&message(0x2800, 1, 0, QUESTION)).is_none());
     }
 }

@@ -35,7 +35,7 @@ struct Begun {
 impl Begun {
     /// Returns false if bytes before the segment are missing.
     fn add(&mut self, sequence: u32, data: &[u8]) -> bool {
-        // If bytes before the segment are missing, the difference wraps around to a huge number.
+        // If bytes before the segment are missing, `known` wraps around to a huge number.
         let known = self.next.wrapping_sub(sequence) as usize;
         if known > STREAM_MAX {
             return false;

@@ -14,8 +14,8 @@ const PART: usize = 32;
 /// bytes.
 const DICTIONARY_MAX: usize = 1 << 16;
 
-/// After this number of values, a dictionary that has more than half as many entries would be
-/// longer than the values themselves.
+/// If more than half of this number of first values are distinct, no dictionary is used, because it
+/// would be longer than the values themselves.
 const DICTIONARY_TRIAL: usize = 4096;
 
 pub(super) fn varint(mut value: u64, to: &mut Vec<u8>) {
@@ -101,7 +101,8 @@ pub(super) fn differences(values: &[i64], to: &mut Vec<u8>) {
 }
 
 /// Returns the dictionary and the index of each value. The dictionary has the values in the order
-/// of their first occurrence. Returns `None` if it would not be shorter than the values.
+/// of their first occurrence. Returns `None` if the dictionary would not be shorter than the
+/// values.
 pub(super) fn dictionary<T: Copy + Eq + Hash>(values: impl Iterator<Item = T>) -> Option<(Vec<T>, Vec<u32>)> {
     let (mut entries, mut indices, mut known) = (Vec::new(), Vec::new(), HashMap::new());
     let mut last: Option<(T, u32)> = None;

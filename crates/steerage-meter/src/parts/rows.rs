@@ -1,8 +1,10 @@
-//! The edges of parts as rows of a table, for other processes with this version of steerage.
+//! The edges of parts of a recording, as rows of a table, for other processes with this version of
+//! steerage.
 //!
-//! A row is one piece of a flow, with the columns of a record, and the column `state`, from which
-//! [`PartEdges::read`] creates the edges. One more row has the waiting fragments and known
-//! datagrams. The values of `state` of all rows, one after another, are the edges as bytes.
+//! A row is one piece of a flow that may continue in another part: the columns of a record, and the
+//! column `state`, from which [`PartEdges::read`] creates the edges. One additional row has the
+//! fragments that wait for an earlier part, and the known datagrams. The values of `state` of all
+//! rows, one after another, are the edges as [bytes](PartEdges::to_bytes).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,7 +25,8 @@ const MAGIC: [u8; 4] = *b"SEE3";
 const LEFT_OUT: [&str; 8] =
     ["end", "dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
 
-/// The edges of consecutive parts of a recording, with the numbers of the first and the last part.
+/// The edges of consecutive parts of a recording (flows that other parts may continue), with the
+/// numbers of the first and the last part.
 #[derive(Clone, Debug)]
 pub struct PartEdges {
     /// The number of the first part.
@@ -34,7 +37,7 @@ pub struct PartEdges {
     pub edges: Edges,
 }
 
-/// The error if rows are not exactly those of the edges of some parts.
+/// The error for rows that are not exactly those of [`PartEdges`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EdgesError {
@@ -62,7 +65,7 @@ impl PartEdges {
         name(self.first, self.last)
     }
 
-    /// If there are waiting fragments or no pieces, one row has no piece.
+    /// If fragments wait or there are no pieces, one additional row has no piece.
     fn rows(&self) -> Vec<(bool, Option<&Piece>)> {
         let mut flows: Vec<_> = self.edges.flows.iter().collect();
         // The rows are sorted, because the order of a hash table differs between runs.
@@ -98,7 +101,7 @@ impl PartEdges {
         rows.iter().enumerate().flat_map(|(nth, row)| self.state((nth, rows.len()), *row)).collect()
     }
 
-    /// Returns the columns of edges, without rows.
+    /// Returns an empty table with the columns of [`PartEdges`].
     pub fn columns() -> ColumnBatch {
         let optional = |column: &Column| Column::new(column.name(), column.values(), true);
         let of_record = ColumnBatch::all().columns().iter().map(optional).collect::<Vec<_>>();

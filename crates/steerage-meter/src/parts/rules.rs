@@ -18,7 +18,8 @@ pub(super) struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// Returns true if a waiting fragment may arrive at this time or later.
+    /// Returns true if a fragment that must wait for an earlier part may arrive at this time or
+    /// later.
     pub(super) fn is_early(&self, time: u64) -> bool {
         time.abs_diff(self.begin) < EARLY
     }
@@ -30,8 +31,8 @@ impl Rules<'_> {
         self.timeouts.inactive.saturating_add(2 * LATE).max(EARLY).saturating_add(more)
     }
 
-    /// Returns for how long after a flow's last packet waiting fragments may have continued the
-    /// flow. `number` is the number of fragments that have waited so far.
+    /// Returns the time after a flow's last packet in which fragments that wait for an earlier part
+    /// may have continued the flow. `number` is the number of fragments that have waited so far.
     pub(super) fn more(&self, flow: &Flow, opening: &Opening, number: u64) -> u64 {
         let may_have_more = opening.number < number && self.is_early(flow.last) && self.waiting.may_have(flow);
         if may_have_more { EARLY } else { 0 }
@@ -52,7 +53,7 @@ impl Rules<'_> {
             return Boundary::Another(piece.reason_when_over());
         }
         if seen.opens() {
-            // If a SYN begins a piece, it shows the sender's initial sequence number.
+            // A SYN at the beginning of a flow's piece shows the sender's initial sequence number.
             let is_known = opening.is_segment && opening.seen(piece).opens() && opening.turned == seen.flow.turned;
             if !is_known || !seen.segment.is_there {
                 return Boundary::Unknown;
@@ -61,11 +62,12 @@ impl Rules<'_> {
                 return if more > 0 { Boundary::Unknown } else { Boundary::Another(FlowEnd::Finished) };
             }
         }
-        // A waiting fragment may have begun the record of the next packet, so the chain goes on.
+        // A fragment that waits for an earlier part may have begun the record of the next packet,
+        // so the boundary is unknown.
         if more > 0 && timeouts.may_end_near(piece, seen.time) {
             return Boundary::Unknown;
         }
-        // After a cut by the clock, it may depend on packets before the part which endpoint is the
+        // If the clock cuts records, packets before the part may decide which endpoint is the
         // source.
         if pause >= timeouts.inactive || timeouts.clock > 0 && timeouts.cuts(piece.first, piece.last, seen.time) {
             return Boundary::Unknown;
@@ -77,8 +79,8 @@ impl Rules<'_> {
             let is_over = pause >= timeouts.closed.saturating_add(late);
             return if is_over { Boundary::Another(FlowEnd::Finished) } else { Boundary::Unknown };
         }
-        // If the flow had been closed before this piece, its record ended in the long pause before
-        // the piece.
+        // If a long pause precedes this piece, only closing flags within the piece can have closed
+        // the flow: an earlier closed record ended in the pause.
         if opening.follows_pause && !piece.has_closing_flags() { Boundary::Same } else { Boundary::Unknown }
     }
 

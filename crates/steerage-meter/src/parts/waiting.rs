@@ -2,11 +2,11 @@
 //!
 //! Only a datagram's first fragment has ports. A fragment *waits* for an earlier part if it is not
 //! the first fragment, its datagram is new to the part, and the datagram may have begun before the
-//! part. All further fragments of that datagram wait too. A first fragment waits if other fragments
-//! of its datagram may have overtaken it before the part.
+//! part. All further fragments of a datagram with a waiting fragment wait too. A first fragment
+//! waits if further fragments of its datagram may have arrived earlier, before the part.
 //!
-//! When two parts are joined, waiting fragments of the later part get the flows of datagrams that
-//! are known at the end of the earlier part, with the rule of [`Datagram::follow`].
+//! When two parts are joined, [`Datagram::follow`] gives waiting fragments of the later part the
+//! flows of datagrams that are known at the end of the earlier part.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -25,16 +25,17 @@ use crate::key::{Directed, Key};
 /// memory.
 const WAITING_MAX: usize = 16_384;
 
-/// The number of datagrams that may wait: a datagram that the cut divides is among the first
-/// datagrams of the later part.
+/// If this number of fragments wait, first fragments no longer wait: a datagram that is cut between
+/// two parts is among the first datagrams of the later part.
 const FIRST_MAX: usize = 1024;
 
-/// First fragments wait only in this time after the beginning of a part: fragments may be late on
-/// both sides of the cut.
+/// A datagram's first fragment waits for an earlier part only within this time after the beginning
+/// of its part: fragments before and after the cut may be late.
 const FIRST_WINDOW: u64 = 2 * LATE;
 
-/// Fragments wait only in this time after the beginning of a part. After this time, a datagram that
-/// began before the part, or whose first fragment waits, is complete or has timed out.
+/// A fragment waits for an earlier part only within this time after the beginning of its part.
+/// After this time, datagrams that began before the part, or whose first fragment waits for an
+/// earlier part, are complete or have timed out.
 const WINDOW: u64 = FRAGMENT_TIME.as_nanos() as u64 + FIRST_WINDOW;
 
 /// A flow with waiting fragments begins at most this time after the beginning of the part.
@@ -50,8 +51,8 @@ struct Waiting {
 
 impl Waiting {
     fn fragment(&self) -> Fragment {
-        // The flow of a fragment depends only on the datagram's name, and on whether the fragment
-        // is the first one.
+        // Any other positions would do: a fragment's flow depends only on its datagram, and on
+        // whether the fragment is the first one.
         let bytes = if self.is_first { 0..8 } else { 8..16 };
         Fragment::new(0, 0, bytes, true, self.datagram)
     }
@@ -100,15 +101,17 @@ pub(super) struct Keeping {
 struct Unknown(HashMap<FlowKey, bool>);
 
 impl Unknown {
-    /// Returns true if the next fragment of a datagram waits. `since_begin` is the time since the
-    /// beginning of the part. `is_known` is true if the part knows the datagram.
+    /// Returns true if a datagram's next fragment must wait for an earlier part. `since_begin` is
+    /// the time since the beginning of the part. `is_known` returns true if the datagram's flow is
+    /// known in the part.
     fn waits(&mut self, datagram: &FlowKey, is_first: bool, since_begin: u64, is_known: impl FnOnce() -> bool) -> bool {
         if since_begin >= WINDOW {
             return false;
         }
         match self.0.entry(*datagram) {
             Entry::Occupied(first_came) if is_first && *first_came.get() => {
-                // Another first fragment begins another datagram, whatever came before the part.
+                // A second first fragment begins another datagram, whatever packets came before the
+                // part.
                 first_came.remove();
                 false
             }
@@ -137,7 +140,7 @@ impl Keeping {
     ) -> bool {
         let count = self.waiting.len();
         let is_first = fragment.offset == 0;
-        // A fragment with a SYN may begin another record, so it does not wait.
+        // A fragment with a SYN may begin another record, so it does not wait for an earlier part.
         let may_wait = count < WAITING_MAX && !seen.opens();
         let is_known = || known.knows(fragment) || is_first && count >= FIRST_MAX;
         if !may_wait || !self.datagrams.waits(&fragment.datagram, is_first, since_begin, is_known) {
@@ -182,19 +185,20 @@ impl Fragments {
         hosts
     }
 
-    /// Removes datagrams that are too old for fragments after `end`.
+    /// Removes datagrams to which no fragment after the time `end` can belong.
     pub(super) fn forget(&mut self, end: u64) {
         self.known.retain(|_, known| !known.is_old(end.saturating_sub(LATE)));
     }
 
-    /// Returns the next part's fragments whose flows have become known, with their numbers. This
-    /// part begins at `begin`, and the next part ends at `end`.
+    /// Returns the fragments of the next part whose flows have become known, each with the
+    /// fragment's number. `begin` is the beginning of this part, and `end` is the end of the next
+    /// part.
     pub(super) fn join(&mut self, later: Self, begin: u64, end: u64) -> Vec<(u64, Seen)> {
         let (before, mut settled, mut unknown) = (self.count, Vec::new(), Unknown::default());
         self.waiting.iter().for_each(|one| *unknown.0.entry(one.datagram).or_default() |= one.is_first);
         for one in later.waiting {
-            // All waiting fragments are close to the beginning of the joined part, as all margins
-            // assume.
+            // Fragments wait only if they are close to the beginning of the joined parts, as the
+            // margins in `rules` assume.
             let since_begin = one.seen.time.abs_diff(begin);
             let is_known = self.known.contains_key(&one.datagram);
             if !is_known && unknown.waits(&one.datagram, one.is_first, since_begin, || false) {

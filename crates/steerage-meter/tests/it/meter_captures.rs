@@ -91,7 +91,7 @@ impl<'a> Told<'a> {
             ports.next().zip(ports.next()).unwrap_or((0, 0))
         };
         let twice = |field: &str| match self.all(field).last() {
-            // A quoted packet has its own ICMP identifier.
+            // In an ICMP error message, the identifier is that of the quoted packet.
             Some(id) if !self.quotes(ip) => (number(id) as u16, number(id) as u16),
             _ => (0, 0),
         };

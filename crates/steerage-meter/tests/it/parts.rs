@@ -367,7 +367,8 @@ fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
     }
 }
 
-/// The fragment shortens the pause, but the part after the cut cannot know its flow.
+/// The fragment shortens a pause of its flow, but the part after the cut cannot know the fragment's
+/// flow.
 #[test]
 fn a_fragment_keeps_a_closed_connection() {
     let of_tcp = |millis: u64, frame: Vec<u8>| Frame::new(frame).with_time(WallTime::from_nanos(START + millis * MS));
@@ -394,8 +395,8 @@ fn a_fragment_keeps_a_closed_connection() {
     }
 }
 
-/// The last packet belongs to the record that the fragment begins, but no part can know this before
-/// the flow of the datagram's first fragment is known.
+/// The last packet belongs to the record that a fragment begins, but the fragment's flow is known
+/// only with the first fragment of its datagram.
 #[test]
 fn a_fragment_that_waits_begins_a_record() {
     let of_tcp =
@@ -450,7 +451,8 @@ fn a_flow_that_was_closed_before_the_cut_ends_after_it() {
     let (mut one, first) = part(&frames[..2]);
     let (two, second) = part(&frames[2..]);
     assert!(first.is_empty() && second.is_empty());
-    // The first flow stays in the edges, because an earlier part may contain the flow's beginning.
+    // `join` returns no record of the first flow, because an earlier part may contain the flow's
+    // beginning.
     assert!(one.join(two).unwrap().is_empty());
     let records = one.finish();
     assert_eq!(records.len(), 2);
@@ -499,7 +501,8 @@ fn other_bytes_and_other_timeouts_are_refused() {
     }
 }
 
-/// A flow whose pauses are often longer than the timeout of closed flows is stored in few pieces.
+/// A flow is not stored as a piece for each pause, even if many pauses are longer than the timeout
+/// of closed flows.
 #[test]
 fn a_connection_with_pauses_stays_small() {
     let frames: Vec<Frame> = (0..500).map(|n| at(10 * n, n % 2 == 0, ACK)).collect();

@@ -76,7 +76,7 @@ impl Connection {
                 send(self, first, bytes);
                 self.next[side] = second;
             }
-            // The second segment overtakes the first, in less than any round-trip time.
+            // The second segment overtakes the first by less than the shortest round-trip time.
             1 => {
                 send(self, second, 200);
                 self.wait(20 + random.u64(..60));
@@ -102,7 +102,8 @@ impl Connection {
                 self.wait(200_000);
                 self.segment(1 - side, self.next[1 - side], ACK, 0, 2000);
             }
-            // A keep-alive has a sequence number one below the next, and is acknowledged.
+            // A keep-alive, which is acknowledged, has a sequence number one below the sender's
+            // next number.
             4 => {
                 send(self, first, bytes);
                 self.next[side] = second;
@@ -313,7 +314,8 @@ fn lawless_connections() {
     let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
     assert!((0..4).all(|nth| total(nth) > 200), "{:?}", [0, 1, 2, 3].map(total));
     let wrong: Vec<_> = counts.iter().filter(|(key, counts)| found.get(key) != Some(counts)).collect();
-    // After a repeated SYN, Wireshark derives the handshake time from another acknowledgement.
+    // After a repeated SYN, Wireshark and the meter derive the handshake time from different
+    // acknowledgements.
     assert!(wrong.len() * 100 < counts.len(), "{} of {}: {wrong:?}", wrong.len(), counts.len());
 }
 

@@ -32,8 +32,8 @@ fn queues_with_the_same_mask_share_a_group_from_the_start() {
         Plan { order: order.to_vec(), active: 2 }
     });
     assert_eq!(groups_of(&moves, 4).0, [0, 1, 0, 2]);
-    // In a group's order, CPUs that poll queues come first (or else the first CPU of the mask), and
-    // then CPUs near to these.
+    // A group's order begins with the CPUs of its mask that poll queues (or with the mask's first
+    // CPU if none of them polls), and CPUs near to these follow.
     assert_eq!(seen, [(vec![3, 2, 1], 2), (vec![1], 1), (vec![0, 1], 1)]);
     assert_eq!(moves.mask_of(0), [1, 2, 3]);
     assert_eq!(map_of(&moves, 0), [3, 3, 3, 3, 2, 2, 2, 2]);
@@ -289,7 +289,7 @@ fn a_group_that_a_slice_moves_to_keeps_its_number() {
     let mut moves = moves(&[&[0], &[0], &[0], &[3]]);
     mask(&mut moves, &[0], &[1]);
     assert_eq!(groups_of(&moves, 4), (vec![0, 0, 0, 1], vec![2, 0, 0, 1]));
-    // Queue 0 will leave group 2 as soon as the queue has arrived in this group.
+    // Queue 0 will leave group 2 as soon as the queue's current move to this group has ended.
     mask(&mut moves, &[0], &[3]);
     mask(&mut moves, &[1], &[2]);
     assert_eq!(groups_of(&moves, 4), (vec![0, 0, 0, 1], vec![1, 3, 0, 1]));

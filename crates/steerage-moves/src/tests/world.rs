@@ -1,5 +1,5 @@
-//! A model of a small instance around the state machine. A stalled CPU takes no [`Step`]s. A CPU
-//! that does not get the control lock immediately takes its step later.
+//! A model of a small steerage instance that uses the real state machine. A stalled CPU takes no
+//! [`Step`]s. A CPU that does not get the control lock immediately takes its step later.
 
 mod participant;
 mod queue;
@@ -32,10 +32,10 @@ pub(super) enum Request {
     Owner(usize, CpuIndex),
 }
 
-/// The state of the flows of one queue in one bucket, in a handler: group, bucket, queue.
+/// A handler's state of (group, bucket, queue): the flows of one queue in one bucket.
 type FlowState = (u16, u16, usize);
 
-/// Flow state on its way to another handler, which may use another group: bucket, queue.
+/// The flow state of (bucket, queue) on its way to another handler, which may use another group.
 type Moved = (u16, usize);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,7 +59,8 @@ struct Cpu {
     /// True if the CPU was declared dead while it was in its handler.
     is_declared_dead: bool,
     pending_report: Report,
-    /// `has` is stored in the handler; `carries` is between the handler and the state machine.
+    /// `has` is the flow state in the handler, and `carries` is flow state between the handler and
+    /// the state machine.
     has: BTreeSet<FlowState>,
     carries: Vec<Moved>,
 }
@@ -94,7 +95,8 @@ pub(super) enum Step {
     Hurry(CpuIndex, Option<CpuIndex>),
     Close(usize),
     Offer(usize),
-    /// Takes a queue that was offered to this CPU, or that this CPU has offered itself.
+    /// The CPU takes over a queue that another CPU has offered, or takes back a queue that it has
+    /// offered itself.
     Adopt(CpuIndex, usize),
 }
 
@@ -240,8 +242,8 @@ impl World {
             && fates.into_iter().all(|fate| matches!(fate, Fate::Delivered | Fate::Dropped))
     }
 
-    /// Returns true if a live CPU waits for `cpu`, which is in its handler, and may declare `cpu`
-    /// dead.
+    /// Returns true if `cpu` is in its handler, and another live CPU waits for `cpu` and may
+    /// declare `cpu` dead.
     pub(super) fn is_held_up_by(&self, scenario: &Scenario, cpu: CpuIndex) -> bool {
         let others_watch = (0..self.cpus.len() as CpuIndex)
             .any(|other| other != cpu && self.owned(other).any(|at| self.watches_on(at)));
@@ -256,8 +258,8 @@ impl World {
             && !has_frames_that_wait
     }
 
-    /// Returns true if the queue's owner watches the move. The owner of a closed queue does not
-    /// watch it, and an ended queue will be closed.
+    /// Returns true if the queue's owner checks how long the move takes. The owner of an ended
+    /// queue does not, because the queue will be closed.
     fn watches_on(&self, queue: usize) -> bool {
         self.moves.awaits_move(queue) && !self.queues[queue].has_ended()
     }
@@ -412,15 +414,15 @@ impl World {
         }
     }
 
-    /// If a queue leaves its group, the state of the queue's flows stays in the old group, with the
-    /// other queues.
+    /// If a queue leaves a group in which other queues stay, the state of its flows stays in the
+    /// old group.
     fn forget_flows_of(&mut self, queue: usize) {
         self.cpus.iter_mut().for_each(|cpu| cpu.has.retain(|state| state.2 != queue));
         self.known.retain(|state| state.2 != queue);
     }
 
     fn is_moving_group(&self, group: u16) -> bool {
-        // State that no handler has taken by the end of the arrive phase is lost.
+        // Flow state that no handler has taken over by the end of the phase `Arrive` is lost.
         let is_under_way = |slice: &Slice| slice.epoch == self.in_transit.0 && slice.phase != MovePhase::Release;
         self.moves.slice().is_some_and(|slice| slice.group_after == group && is_under_way(slice))
     }

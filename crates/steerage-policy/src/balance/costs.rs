@@ -53,8 +53,8 @@ impl Estimate {
 }
 
 /// Corrects the costs in `parts` by an observation of their weighted sum. The observed sum is
-/// `seen`, with the standard deviation `noise`. Returns the deviation from the expected sum, or
-/// `None` if a cost was unknown.
+/// `seen`, with the standard deviation `noise`. Returns the difference between the observed and the
+/// expected sum in standard deviations, or `None` if a cost was unknown.
 pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64) -> Option<f64> {
     let expected: f64 = parts.iter().map(|(part, weight)| part.mean * weight).sum();
     let error = seen - expected;
@@ -81,7 +81,7 @@ pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64)
 
 /// Like [`observe`], for costs that may occur for the first time. If the observation differs by
 /// more than `sure` standard deviations, the estimates of the new costs were wrong, and each cost
-/// may change by up to its bound in `bounds`. A cost with a bound of 0 keeps its estimate.
+/// may change by up to its bound in `bounds` (with 0, not at all).
 pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], seen: f64, noise: f64, sure: f64) {
     let before: Vec<Estimate> = parts.iter().map(|(part, _)| **part).collect();
     let error = seen - before.iter().zip(parts.iter()).map(|(before, (_, weight))| before.mean * weight).sum::<f64>();
@@ -100,7 +100,8 @@ pub(crate) struct Crossing {
     pub(crate) apart: Option<Duration>,
     pub(crate) prior: f64,
     pub(crate) give: Estimate,
-    /// The additional time of the other CPU for a packet, compared with the queue's owner.
+    /// The additional time for a packet on the CPU that takes the packet over, compared with the
+    /// queue's owner.
     pub(crate) take: Estimate,
 }
 
@@ -113,8 +114,8 @@ pub struct Costs {
     pub(crate) work: Estimate,
     /// The costs of hand-overs, by distance. The first entry is for unmeasured distances.
     pub(crate) crossings: Vec<Crossing>,
-    /// For each CPU, its time for a packet as a multiple of the time that the queues' owners need.
-    /// A CPU is slow if its sibling thread is busy or its clock frequency is lower.
+    /// For each CPU, the factor by which a packet takes longer than on the CPUs that receive
+    /// packets. A CPU is slow if its sibling thread is busy or its clock frequency is lower.
     pub(crate) slowness: Vec<Estimate>,
 }
 
@@ -133,8 +134,8 @@ impl Costs {
     }
 
     /// Creates exact costs, in nanoseconds: of receiving, of hashing (with several CPUs), and of
-    /// the packet function. For each class of distances, `crossings` has the costs of handing a
-    /// packet over, and the additional costs of taking it.
+    /// the packet function. For each class of distances between CPUs, `crossings` has the cost of
+    /// handing a packet over, and the cost of taking it on the other CPU.
     pub fn exact(receive: f64, hash: f64, work: f64, crossings: &[(f64, f64)]) -> Self {
         let [receive, hash, work] = [receive, hash, work].map(|cost| Estimate::new(cost, 0.0));
         let crossing = |(give, take): &(f64, f64)| {
@@ -194,7 +195,8 @@ pub struct PathCosts {
     pub hash: f64,
     /// The time to hand a packet over to a CPU that shares a cache, and to any other CPU.
     pub hand_over: [f64; 2],
-    /// The time of the other CPU to take a packet over, in the order of `hand_over`.
+    /// The time to take a packet over on a CPU that shares a cache with the receiving CPU, and on
+    /// any other CPU.
     pub take_over: [f64; 2],
 }
 

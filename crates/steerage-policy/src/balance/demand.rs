@@ -16,7 +16,7 @@ pub(super) struct Demand {
 
 impl Demand {
     /// Returns true if the CPUs were short of time in two load checks within `dwell`, or in one
-    /// late check. A single load check on time may have been disturbed.
+    /// late check. A single load check that is on time may have seen only a short disturbance.
     pub(super) fn note(&mut self, now: Timestamp, rate: f64, is_short: bool, is_late: bool, dwell: Duration) -> bool {
         if now.since(self.since) >= dwell {
             (self.before, self.now, self.since) = (self.now, 0.0, now);

@@ -20,7 +20,7 @@ struct RegimeKey {
 pub(super) struct Choice {
     pub(super) regime: Regime,
     pub(super) value: Estimate,
-    /// True if the value and its error are multiples of the current throughput.
+    /// True if `value` and its error were predicted relative to the current throughput.
     pub(super) is_relative: bool,
     pub(super) predicted: Estimate,
     /// The share of the packets for all owners of queues together, and the shares of
@@ -109,7 +109,8 @@ impl Known {
     pub(super) fn learn_rate(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> bool {
         let measured = self.measured(seen, &seen.regime, tuning);
         let surprise = observe(&mut [(measured, 1.0)], seen.rate, tuning.noise * seen.rate);
-        // Such a difference is no random error and, in two load checks, no short disturbance.
+        // A difference of many standard deviations is no random error and, if the next load check
+        // repeats it, no short disturbance.
         let is_surprise = surprise.is_some_and(|surprise| surprise.abs() > tuning.sure * tuning.sure);
         self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
         self.surprises > 1
@@ -136,8 +137,8 @@ impl Known {
         let regime = &seen.regime;
         let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
         // In small batches, each packet costs more time, so an observation of small batches counts
-        // only while little is known. `noise` returns the standard deviation of the cost `seen`,
-        // with the additional deviation `timed`, because only some rounds were timed.
+        // only while little is known. `noise` returns the standard deviation of the observed cost
+        // `seen`. Only some rounds are timed, which adds the deviation `timed`.
         let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
             let is_vague =
                 known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
@@ -187,16 +188,18 @@ impl Known {
             let (take, slowness) = (&mut crossings[*class].take, &mut slowness[usize::from(*cpu)]);
             let known = [*work, Estimate { mean: work.mean, ..*take }];
             if let Some(noise) = noise(is_full, worked, 0.0, &known) {
-                // The time is a cost times a factor, linearised at the current values of both.
+                // A CPU's time per packet is a cost times its slowness, linearised at the current
+                // values of both.
                 let (factor, cost) = (slowness.mean, work.mean + take.mean);
                 let parts = &mut [(&mut *work, factor), (take, factor), (slowness, cost)];
-                // A hand-over may cost a few times as much as assumed. The rest of the difference
-                // is the slowness of the CPU.
+                // A hand-over may cost a few times as much as assumed. A greater difference is the
+                // slowness of the CPU.
                 let bounds = [0.0, prior * tuning.sure * tuning.sure, f64::INFINITY];
                 observe_new(parts, &bounds, worked + factor * cost, noise, sure);
             }
         }
-        // One error corrects all uncertain costs, which can make an estimated cost negative.
+        // A single observation corrects all uncertain costs, which can make an estimated cost
+        // negative.
         self.costs.all_mut().for_each(|cost| cost.mean = cost.mean.max(0.0));
     }
 
@@ -204,7 +207,8 @@ impl Known {
         seen.capacity(cpu, tuning) / self.costs.slowness[usize::from(cpu)].mean.max(f64::MIN_POSITIVE)
     }
 
-    /// The capacity of other CPUs by class of distances, and the relative variance of its sum.
+    /// The capacity of the other CPUs for each class of distances, and the relative variance of the
+    /// total capacity.
     fn workers(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> (Vec<Workers>, f64) {
         let mut workers: Vec<Workers> = Vec::new();
         let (mut all, mut var) = (0.0, 0.0);
@@ -232,9 +236,9 @@ impl Known {
         let here = *self.measured(seen, &seen.regime, tuning);
         let mut is_relative = false;
         if [regime.kind, seen.regime.kind] == [RegimeKind::Spread; 2] && here.is_known() && rate.is_known() {
-            // Effects outside of the model (uneven buckets, or a flow that fills a CPU) and
-            // little-known costs act on any number of CPUs, so the model predicts only the ratio to
-            // the current throughput. Doubling the CPUs is assumed to add an error of `noise`.
+            // Uneven buckets, a flow that fills a CPU, and little-known costs affect any number of
+            // CPUs, so only the ratio to the current throughput is predicted. If the number of CPUs
+            // doubles, an additional error of `noise` is assumed for this ratio.
             let (now, _) = self.workers(seen, &seen.regime, tuning);
             let ratio = predict_relative(&self.costs, RegimeKind::Spread, owners, &workers, Some(&now)).rate;
             let cpus = |others: usize| (seen.owners.len() + others) as f64;
@@ -249,9 +253,9 @@ impl Known {
         let measured = measured.unwrap_or(Estimate::UNKNOWN);
         let value = rate.with(measured);
         is_relative &= !measured.is_known();
-        // If one other CPU takes all packets, the regime spread equals the regime collector plus
-        // hashing. The regime spread with one other CPU is worth a try only if the owners may have
-        // time for a part of the work.
+        // If one other CPU takes all packets, spreading only adds hashing to the work of a
+        // collector. Spreading over the owners of queues and one other CPU is worth a try only if
+        // the owners may have time for a part of the work.
         let kept = if regime.others.len() == 1 { kept_most } else { kept };
         let mut shares = Vec::new();
         for cpu in &regime.others {
@@ -271,7 +275,7 @@ impl Known {
         let mut regimes = vec![Regime::inline()];
         regimes.extend(candidates.first().map(|cpu| Regime { kind: RegimeKind::Collector, others: vec![*cpu] }));
         let spread = |count| Regime { kind: RegimeKind::Spread, others: candidates[..count].to_vec() };
-        // The last joining CPU must be woken before the first, without packets, sleeps again.
+        // If too many CPUs join at once, the first of them sleeps again before the last is woken.
         let now = seen.regime.others.len();
         let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
         regimes.extend(counts(most, now).map(spread));
@@ -280,8 +284,9 @@ impl Known {
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }
 
-    /// The CPUs that own no queue. The first CPU is the one that saves the owners the most time. A
-    /// CPU with buckets is replaced only by a CPU that is better by more than `noise`.
+    /// The CPUs that own no queue. The CPU that can take over the most packets is first. A CPU that
+    /// has buckets keeps its place unless another CPU can take over more packets by a factor of 1 +
+    /// `noise`.
     fn candidates(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<u16> {
         let (mut candidates, takes_part): (Vec<(f64, u16)>, _) = (Vec::new(), members(&seen.regime.others));
         for cpu in &seen.load.order[seen.owners.len()..] {
@@ -296,8 +301,8 @@ impl Known {
     }
 }
 
-/// All small numbers of CPUs, and large numbers in steps of an eighth, because one CPU more hardly
-/// matters among many.
+/// The numbers of CPUs to consider: all small numbers, and large numbers in steps of an eighth,
+/// because adding one CPU to many hardly matters.
 fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
     let step = |count: &usize| Some(count + 1 + count / MIN_SAMPLES as usize);
     let steps = std::iter::successors(Some(1), step).take_while(move |count| *count < most);
@@ -311,7 +316,8 @@ fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    /// With every number of CPUs up to 1,024, a load check would take longer than 10 ms.
+    /// If all numbers of CPUs up to 1,024 were considered, a load check would take longer than 10
+    /// ms.
     #[test]
     fn few_numbers_of_cpus_are_considered() {
         for now in [0, 1, 500, 1023] {

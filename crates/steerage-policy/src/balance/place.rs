@@ -23,7 +23,8 @@ impl Balance {
         let kept = kept / seen.owners.len() as f64;
         let shares =
             seen.owners.iter().map(|cpu| (*cpu, kept)).chain(others.iter().copied().zip(handed.iter().copied()));
-        // `pack` makes all CPUs equally busy, so a CPU with a small share gets a base load.
+        // `pack` makes all CPUs equally busy, so a CPU that should get a smaller share starts with
+        // a base load.
         let largest = shares.clone().map(|(_, share)| share).fold(0.0, f64::max);
         let mut base = vec![0.0; load.cpus.len()];
         shares.for_each(|(cpu, share)| base[usize::from(cpu)] = (largest - share) * all);
@@ -34,7 +35,6 @@ impl Balance {
     /// Moves buckets if the load of the busiest CPU is too high by more than random error.
     pub(super) fn even_out(&mut self, seen: &Seen<'_>, window: &Window<'_>) -> Option<MapRequest> {
         let (load, tuning) = (seen.load, &self.tuning);
-        // The receiving CPUs are included even if they have no buckets.
         let active: Vec<u16> = seen.owners.iter().chain(&seen.regime.others).copied().collect();
         let is_saturated =
             |cpu: &u16| window.cpus[usize::from(*cpu)].busy >= tuning.fill && seen.is_full(&[*cpu], tuning);
@@ -53,7 +53,8 @@ impl Balance {
         if active.len() < 2 || seen.regime.kind == RegimeKind::Collector {
             return None;
         }
-        // The work of a CPU is measured completely, but which packets arrive is random.
+        // A CPU's work is measured completely, but the packets that arrive are a random sample of
+        // the traffic.
         let packets: u64 = active.iter().map(|cpu| window.cpus[usize::from(*cpu)].packets).sum();
         let mut chance = tuning.sure / (packets as f64 / active.len() as f64).max(1.0).sqrt();
         let (all, largest) =
@@ -84,8 +85,8 @@ fn base(load: &GroupLoad<'_>, window: &Window<'_>, saturated: impl Iterator<Item
     for (cpu, load) in load.map.iter().zip(window.buckets) {
         base[usize::from(*cpu)] -= load;
     }
-    // The load of a saturated CPU lacks the packets that wait in its device, so half of the idle
-    // time of the least busy CPU is added.
+    // Packets that wait in the device of a saturated CPU are missing from the CPU's load. As an
+    // estimate, half of the idle time of the least busy CPU is added.
     let has_buckets = members(load.map);
     let active = load.order.iter().filter(|cpu| has_buckets(cpu));
     let least = active.map(|cpu| all[usize::from(*cpu)]).fold(1.0, f64::min);

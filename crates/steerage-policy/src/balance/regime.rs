@@ -9,7 +9,8 @@ use super::costs::{Costs, Estimate};
 pub enum RegimeKind {
     /// The CPUs that receive packets do all work.
     Inline,
-    /// The receiving CPUs do nothing else, and one other CPU has all buckets (no hashing).
+    /// The receiving CPUs only receive packets, and one other CPU handles all packets, without
+    /// hashing.
     Collector,
     /// Several CPUs have buckets.
     Spread,
@@ -51,9 +52,9 @@ pub struct Workers {
     pub capacity: f64,
     /// The index of the [`Costs`] entry for the distance to the receiving CPUs.
     pub class: usize,
-    /// The share of the packets in the buckets of these CPUs. With `None`, the workers take as many
-    /// packets as they can. If all workers have a share, the receiving CPUs keep the remaining
-    /// packets.
+    /// The share of the packets whose buckets these workers have. With `None`, the workers take as
+    /// many packets as they can. If `share` is set for all workers, the receiving CPUs keep the
+    /// remaining packets.
     pub share: Option<f64>,
 }
 
@@ -77,7 +78,8 @@ impl Prediction {
 }
 
 impl Costs {
-    /// Predicts the throughput for exact costs. All owners together have the time of `owners` CPUs.
+    /// Predicts the throughput for exact costs. `owners` is the time of all CPUs that receive, as a
+    /// number of CPUs.
     fn predict(&self, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
         let hash = if kind == RegimeKind::Spread { self.hash.mean.max(0.0) } else { 0.0 };
         let (receive, work) = (self.receive.mean.max(0.0) + hash, self.work.mean.max(0.0));
@@ -101,7 +103,7 @@ impl Costs {
             (RegimeKind::Spread, None) => {
                 // For a packet that another CPU takes, owners save work and pay for the hand-over.
                 let all = (owners + takes * (work - give)) / (receive + work).max(1.0);
-                // If the workers can take all packets, the owners have time only for receiving.
+                // If the workers can take all packets, the owners of queues only receive.
                 if all > takes { takes / all } else { 1.0 }
             }
         };
@@ -112,9 +114,9 @@ impl Costs {
     }
 }
 
-/// Predicts the throughput in a regime. `owners` is the time that the receiving CPUs have, in CPUs.
-/// `workers` has one entry for a collector, and none for inline. The formulas are in
-/// `lab/notes/balance.md`.
+/// Predicts the throughput in a regime. `owners` is the number of receiving CPUs, less the time
+/// that other programs take. `workers` has one entry for a collector, and none for inline. The
+/// formulas are in `lab/notes/balance.md`.
 ///
 /// ```
 /// use steerage_policy::{Costs, RegimeKind, Workers, predict};
@@ -139,8 +141,8 @@ pub fn predict(costs: &Costs, kind: RegimeKind, owners: f64, workers: &[Workers]
     predict_relative(costs, kind, owners, workers, None)
 }
 
-/// Like [`predict`], but with `than`, the result is relative to the throughput with the workers in
-/// `than`. The error is that of the logarithm (delta method), because a little-known cost may be a
+/// Like [`predict`], but if `than` has workers, returns the ratio to the throughput with those
+/// workers. The error is that of the logarithm (delta method), because a little-known cost may be a
 /// fraction or a multiple of its mean.
 pub(crate) fn predict_relative(
     costs: &Costs,
@@ -166,7 +168,8 @@ pub(crate) fn predict_relative(
             varied.all_mut().skip(nth).take(1).for_each(|cost| cost.mean = mean);
             at(&varied)
         };
-        // A small step would miss the point at which another CPU becomes the limit.
+        // With a small change of a cost, the prediction would miss the point at which another CPU
+        // becomes the limit.
         let (less, more) = (with(cost.mean - cost.sd()), with(cost.mean + cost.sd()));
         with(cost.mean);
         var += ((more.rate.mean / less.rate.mean).ln() / 2.0).powi(2);

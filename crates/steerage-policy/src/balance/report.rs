@@ -7,7 +7,7 @@ use steerage_core::placement::{CostEstimate, RegimeEstimate};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     Start,
-    /// The current regime certainly has a better value than the previous regime.
+    /// The predicted gain over the previous regime was certain.
     Predicted,
     Measured,
     /// A probe of another regime has shown no improvement.
@@ -29,7 +29,8 @@ impl Reason {
 }
 
 impl Balance {
-    /// Shows the current regime, inline and collector, and the best variant of spread.
+    /// Shows the current regime, the regimes inline and collector, and the regime spread with its
+    /// best number of CPUs.
     pub(super) fn report(&mut self, seen: &Seen<'_>) {
         let estimate = |choice: &Choice| {
             let per_second = |rate: f64| rate * 1e9;
@@ -53,7 +54,8 @@ impl Balance {
         self.findings.regimes =
             shown.filter(|choice| choice.value.is_known()).map(|choice| estimate(&choice)).collect();
         let costs = &self.known.costs;
-        // The hand-over costs of the first CPU that has joined, or that would join next.
+        // The hand-over costs to the first of the CPUs that have joined, or else to the next CPU
+        // that would join.
         let cpu = seen.regime.others.first().or(seen.load.order.get(seen.owners.len()));
         let apart = cpu.and_then(|cpu| seen.load.apart[usize::from(*cpu)]);
         self.findings.apart = apart;

@@ -2,7 +2,7 @@ use super::regime::{Regime, RegimeKind};
 use crate::limits::Tuning;
 use crate::policy::{CpuLoad, GroupLoad};
 
-/// A fair scheduler gives this share to each of two programs that want the whole CPU.
+/// A fair scheduler gives half of a CPU to each of two programs that want the whole CPU.
 const FAIR_SHARE: f64 = 0.5;
 
 #[derive(Debug)]
@@ -50,8 +50,8 @@ impl<'a> Seen<'a> {
     /// The share of a CPU's time that the group may use.
     ///
     /// Another program may send packets to a live device, so other programs get all the time that
-    /// they want. With devices that can wait, such as files, the group takes its fair share: what
-    /// other programs leave on a CPU that steerage keeps busy, and at least half of any other CPU.
+    /// they want. With devices that can wait, such as files, the group may use at least half of a
+    /// CPU. On a CPU that steerage keeps busy, the group gets what other programs leave.
     pub(super) fn capacity(&self, cpu: u16, tuning: &Tuning) -> f64 {
         let seen = self.cpu(cpu);
         let others = match self.load.can_wait {
@@ -62,7 +62,8 @@ impl<'a> Seen<'a> {
         (1.0 - others).clamp(0.0, 1.0)
     }
 
-    /// The time, in CPUs, that `cpus` spent on the work `of`, without the time of other programs.
+    /// The time that `cpus` spent on the work `of`, as a number of CPUs, without the time of other
+    /// programs.
     pub(super) fn time(&self, cpus: &[u16], of: fn(&CpuLoad) -> f64) -> f64 {
         cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }

@@ -37,7 +37,7 @@ pub(super) struct Machine {
     /// The share of each CPU's time that other programs take, which the policy knows.
     pub(super) stolen: Vec<f64>,
     /// The share of each CPU's time that competing programs want. On a CPU that steerage uses,
-    /// competing programs get at most 0.5.
+    /// competing programs get at most half of the time.
     pub(super) wanted: Vec<f64>,
     /// The factor on the speed of two CPUs that share a core (CPUs 2n and 2n + 1) if both are busy.
     pub(super) shared_core: f64,
@@ -47,7 +47,7 @@ pub(super) struct Machine {
     /// True if the input can wait for room, as a file can. If not, packets are dropped.
     pub(super) waits: bool,
     /// The number of sleeping CPUs that the receiving CPU can wake before the first of them sleeps
-    /// again. If more CPUs join at once, CPU 0 spends the rest of the test on wake-ups.
+    /// again. If more CPUs than this join at once, CPU 0 spends the rest of the test on wake-ups.
     pub(super) wakes_at_most: usize,
     only_wakes: bool,
     pub(super) offered: fn(&Machine, Timestamp) -> f64,

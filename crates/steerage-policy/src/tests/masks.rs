@@ -59,14 +59,15 @@ fn bursts(cpus: usize, work: f64, millis: u64) -> Machine {
     machine.bursts(Duration::from_millis(millis), rate)
 }
 
-/// With `collects`, the group begins in the regime collector, as with a file. Without `collects`,
-/// it begins in the regime inline.
+/// If `collects` is true, the group begins with a collector (the next CPU handles all packets), as
+/// with a file. If `collects` is false, the receiving CPU does all work at first.
 fn all_cases(cpus: usize, collects: bool) {
     let mut missed = Vec::new();
     let machines = CASES.iter().flat_map(|(name, make)| [20.0, 100.0, 400.0, 2000.0].map(|work| (*name, make, work)));
     for (name, make, work) in some(machines.collect()) {
         let mut machine = make(cpus, work);
-        // Groups begin as collectors only with a file and a next CPU on another core.
+        // A group begins with a collector only if the source is a file and the next CPU is on
+        // another core.
         if collects && (!machine.waits || machine.shared_core < 1.0 && cpus == 2) {
             continue;
         }

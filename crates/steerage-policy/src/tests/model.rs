@@ -46,8 +46,8 @@ pub(super) struct Model {
     /// The additional cost of each packet if several CPUs have buckets, as a fraction of the packet
     /// function's time.
     pub(super) tell_apart: f64,
-    /// The share of each CPU's time that other programs want. Other programs send the packets, so
-    /// fewer packets arrive if steerage leaves too little time.
+    /// The share of each CPU's time that other programs want. These programs send the packets, so
+    /// fewer packets arrive if steerage leaves the programs too little time.
     pub(super) others: Vec<f64>,
     pub(super) apart: Vec<Option<Duration>>,
     pub(super) sampled: Vec<f64>,
@@ -151,8 +151,9 @@ impl Model {
             total += load;
             ends.push(total);
         }
-        // Searching all flows for each sample would take most of the time of these tests. `firsts`
-        // has, for each part of the total load, the flow at which a search in that part begins.
+        // Searching all flows for each sample would take most of the time of these tests. For a
+        // sample in each of `parts` equal parts of the total load, `firsts` has the flow at which
+        // the search begins.
         let parts = self.flows.len();
         let mut firsts = Vec::with_capacity(parts);
         let mut first = 0;
@@ -192,7 +193,8 @@ impl Model {
         self.window += elapsed;
         let buckets = self.buckets();
         let (loads, received) = (self.loads(&buckets), self.received(&buckets));
-        // A receiving CPU that is too busy receives fewer packets for all CPUs.
+        // If a receiving CPU is too busy, it receives fewer packets than arrive, and all CPUs have
+        // less work.
         let asks =
             self.others.iter().zip(&loads).map(|(others, load)| 1.0 - (others + load.min(1.0) - 1.0).clamp(0.0, 0.9));
         let slowed = 1.0 / loads[0].max(1.0) * asks.fold(1.0, f64::min);

@@ -1,4 +1,4 @@
-//! Tests of the assignment of buckets, with up to 1,024 CPUs, each of which then has four buckets.
+//! Tests of the assignment of buckets, with up to 1,024 CPUs.
 
 use steerage_core::limits::BUCKETS;
 
@@ -47,7 +47,7 @@ fn is_improved_by_a_move(case: &Case, map: &[u16; BUCKETS]) -> bool {
     let busiest = packed.busiest();
     let least = case.active.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(f64::INFINITY, f64::min);
     let on_the_busiest = |cpu: &u16| cpus[usize::from(*cpu)] >= busiest;
-    // A move counts if it reduces the busiest CPU's load by more than a 32nd.
+    // A move is an improvement only if it reduces the busiest CPU's load by more than a 32nd.
     map.iter().zip(&case.buckets).any(|(cpu, load)| on_the_busiest(cpu) && least + load < busiest * (1.0 - 1.0 / 32.0))
 }
 
@@ -74,7 +74,8 @@ fn all_buckets_go_to_active_cpus_as_evenly_as_moves_allow() {
     }
 }
 
-/// The CPU that had all buckets keeps its share. Each other bucket moves exactly once.
+/// CPU 0 had all buckets, and keeps an equal share. Each bucket that leaves CPU 0 moves exactly
+/// once.
 #[test]
 fn equal_buckets_are_dealt_out_with_one_move_each() {
     for cpus in CPUS {

@@ -14,7 +14,8 @@ use nix::sys::socket::sockopt::{BindToDevice, DontRoute};
 
 use super::RouterInterface;
 
-/// The minimum time between two datagrams to a neighbour, as between probes of the kernel.
+/// The minimum time between two datagrams to a neighbour, the same as between two probes of the
+/// kernel.
 const EVERY: Duration = Duration::from_secs(1);
 
 const DISCARD_PORT: u16 = 9;

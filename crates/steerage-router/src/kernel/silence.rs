@@ -39,8 +39,8 @@ pub struct SilentKernel {
 
 impl SilentKernel {
     /// Returns the routing rules that a run needs for `interfaces`. An interface needs no rule if
-    /// the user has added one. The rule of another run does not count, because the other run
-    /// removes its rules when it ends.
+    /// the user has added one. A rule of another run is not enough, because the other run removes
+    /// its rules when it ends.
     ///
     /// # Errors
     /// Fails if the kernel lists no rules, or if no rule fits between the rules for `local` and
@@ -62,7 +62,8 @@ impl SilentKernel {
                 silent.kernel.add_rule(&rule)?;
             }
             silent.rules.push(rule.clone());
-            // This process holds the interface's lock: the run that left an older rule has ended.
+            // This process holds the lock on the interface, so a run that left an older rule has
+            // ended.
             let is_left = |other: &&Rule| {
                 (other.protocol, &other.interface) == (PROTOCOL, &rule.interface) && other.priority != rule.priority
             };
@@ -76,7 +77,7 @@ impl SilentKernel {
     /// Removes the added routing rules.
     ///
     /// # Errors
-    /// Fails if a rule cannot be removed. The remaining rules are removed nevertheless.
+    /// Fails if a rule cannot be removed, but removes all other rules.
     pub fn end(mut self) -> io::Result<()> {
         self.remove()
     }

@@ -10,8 +10,8 @@ use steerage_netlink::{self as netlink, Change, Entry, Link, NeighbourState, Rou
 /// `RT_TABLE_` of linux/rtnetlink.h, in the order in which the kernel searches the tables.
 const TABLES: [u32; 3] = [255, 254, 253];
 
-/// If the list of targets is longer, no route uses most of the targets any more, so the routes and
-/// the list are rebuilt.
+/// The number of targets above which the routes and the list of targets are rebuilt, because no
+/// route uses most of the targets any more.
 const TARGETS_MAX: usize = 1 << 16;
 
 #[derive(Clone, Debug)]
@@ -30,9 +30,9 @@ struct LinkState {
 }
 
 /// After the kernel has failed to resolve a neighbour, the neighbour counts as silent for this
-/// number of checks (one per second). After that, the neighbour counts as unknown. As in the
-/// kernel, the first packet to an unknown neighbour starts a new resolution and causes no ICMP
-/// error.
+/// number of checks (one per second). After this number of checks, the neighbour counts as unknown.
+/// As in the kernel, the first packet to an unknown neighbour starts a new resolution and causes no
+/// ICMP error.
 const SILENT_CHECKS: u8 = 5;
 
 #[derive(Debug)]
@@ -158,7 +158,8 @@ impl KernelTables {
         let entries = self.prefixes.entry(prefix).or_default();
         let at = entries.iter().position(|(other, _)| *other == order);
         match (at, is_there) {
-            // In this case, the kernel's message concerns only one of the next hops of the route.
+            // If a route is appended, or another target is removed, the kernel's message concerns
+            // only one of the next hops of the route.
             (Some(at), _) if route.is_appended || !is_there && entries[at].1 != target => self.changed.all = true,
             (Some(at), true) => entries[at].1 = target,
             (None, true) => {

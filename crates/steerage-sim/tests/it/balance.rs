@@ -31,7 +31,7 @@ fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot
     let mut world = World::new(instance, costs, seed);
     let mut half = None;
     world.run(STEPS_MAX, |handle, step, _| {
-        // Reading the ledger takes much longer than a phase.
+        // Taking a snapshot of the counters takes much longer than a phase.
         if half.is_none() && step % 1000 == 0 {
             let now = handle.snapshot();
             half = (now.received() > frames / 2).then_some(now);

@@ -1,5 +1,5 @@
 //! A receiving CPU is declared dead while it has staged packets. The staged packets must not be
-//! delivered later.
+//! delivered after the CPU has been declared dead.
 
 use std::time::Duration;
 

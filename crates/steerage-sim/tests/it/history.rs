@@ -29,8 +29,8 @@ enum Any {
     Breathing(Chance),
 }
 
-/// The number of load checks of [`Any::Breathing`] while one CPU had all buckets, and while several
-/// CPUs had some.
+/// The number of load checks of [`Any::Breathing`] at which one CPU had all buckets, and the number
+/// at which several CPUs had buckets.
 static ONE_WORKED: AtomicU64 = AtomicU64::new(0);
 static SEVERAL_WORKED: AtomicU64 = AtomicU64::new(0);
 
@@ -196,7 +196,7 @@ fn count_receivers(ledger: &Snapshot, run: &Run) {
 
 fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     let mut below = |most: u64| 1 + chance.below(most) as usize;
-    // The hand-over rings between CPUs begin with 128 slots, and mostly grow while masks change.
+    // The hand-over rings between CPUs begin with 128 slots. A larger backlog lets the rings grow.
     let (backlog, dev_weight, budget) = (below(128) * below(8), below(64), below(300));
     granted(backlog, |backlog| {
         let now = handle.set_limits(|limits| {
@@ -325,8 +325,9 @@ fn small(seed: u64) -> Run {
     }
 }
 
-/// The actions of a dead CPU have no effect, so handlers cannot tell whether the order is correct.
-/// If the receive path does not check the order either, only outputs can detect reordering.
+/// What a handler does on a CPU that was declared dead has no effect, so handlers cannot check the
+/// order of packets. If the receive path does not check the order, only outputs can detect
+/// reordering.
 fn with_deaths(seed: u64) -> Run {
     let mut run = small(seed);
     if !run.check_order {
@@ -349,8 +350,7 @@ fn many_small_histories() {
     assert!(merged > 500 || !all_run(100), "hardly any packets were merged: {merged}");
 }
 
-/// In every second run, CPUs join and leave at random. In the other runs, they join and leave
-/// according to the load.
+/// In alternate runs, CPUs join and leave at random, or according to the load.
 #[test]
 fn cpus_join_and_leave_under_load() {
     quiet_panics();

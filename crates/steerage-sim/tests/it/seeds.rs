@@ -10,7 +10,7 @@ pub(crate) fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Returns true if all seeds run: the totals that a test requires need all of them.
+/// Returns true if all `count` seeds run. With fewer seeds, a test does not check its totals.
 pub(crate) fn all_run(count: u64) -> bool {
     seeds(count).len() as u64 >= count
 }

@@ -77,7 +77,7 @@ fn start(cpus: usize, first_stalled: u16, door: &Arc<Door>) -> Running<()> {
         .unwrap()
 }
 
-/// Waits until `so` returns true for a snapshot, and otherwise hangs.
+/// Waits until `so` returns true for a snapshot. If `so` never returns true, the test hangs.
 fn wait_until(handle: &Handle, so: impl Fn(&Snapshot) -> bool) -> Snapshot {
     loop {
         let now = handle.snapshot();

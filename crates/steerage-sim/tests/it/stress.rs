@@ -22,8 +22,8 @@ struct Run {
     traffic: TrafficOptions,
     mood: Mood,
     pause_between_masks: Duration,
-    /// True if the receive path checks arrival numbers. If false, only the witnesses (test
-    /// handlers) detect packets that are out of order.
+    /// True if the receive path checks arrival numbers. Without this check, only the witnesses
+    /// (test handlers) detect packets that are out of order.
     check_order: bool,
 }
 

@@ -63,7 +63,8 @@ fn one_cpu_with_random_works_waits_as_m_g_1() {
 /// The mean waiting time by Crommelin (1932), with probabilities of the Poisson distribution.
 fn m_d_c(servers: usize, load: f64) -> f64 {
     let mut wait = 0.0;
-    // Above a mean of 600, the probabilities would underflow to 0, but do not affect the result.
+    // Terms above a mean of 600 do not affect the result, and their probabilities would underflow
+    // to 0.
     for works in (1..).take_while(|works| *works as f64 * servers as f64 * load < 600.0) {
         let (count, mean) = (works * servers, (works * servers) as f64 * load);
         let (mut exactly, mut fewer) = ((-mean).exp(), 0.0);

@@ -12,8 +12,8 @@ impl Topology {
     /// For each pair, two pinned threads spin for at most
     /// [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX), not counting the time in which they wait for
     /// their CPUs. If there are more than [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs, only some
-    /// CPUs of each cache are measured. The results of the measured CPUs count for the other CPUs
-    /// of their cache. If a pair cannot be measured because a CPU is busy or must not be used, its
+    /// CPUs of each cache are measured. An unmeasured CPU is treated like the measured CPUs that
+    /// share its cache. If a pair cannot be measured because a CPU is busy or must not be used, its
     /// previous result stays in use.
     ///
     /// On virtual machines, repeat the measurement from time to time, because the hypervisor moves
@@ -51,9 +51,9 @@ impl Topology {
 pub struct Nearness {
     /// For each receiving CPU, the other CPUs in the order in which they should join.
     pub orders: Vec<Vec<u16>>,
-    /// The measured time that a cache line takes from a receiving CPU to another CPU. Pairs of CPUs
-    /// that were not measured are missing. Pairs of hardware threads of one core are also missing,
-    /// because sharing the core's time matters more than the distance.
+    /// The measured time that a cache line takes from a receiving CPU to another CPU. The map
+    /// contains only measured pairs of CPUs on different cores. Between hardware threads of one
+    /// core, sharing the core's time matters more than the distance.
     pub apart: BTreeMap<(u16, u16), Duration>,
 }
 

@@ -3,15 +3,15 @@
 //!
 //! Each additional CPU costs the receiving CPU time, mostly because the new CPU fetches cache lines
 //! from the receiving CPU. The transfer of a cache line takes three times as long if the two CPUs
-//! share no cache (docs/performance.md). The CPUs join in this order:
+//! share no cache (docs/performance.md). Other CPUs join the receiving CPU in this order:
 //!
 //! 1. CPUs that share the last-level cache of the receiving CPU. Unused cores come before the
 //!    second hardware threads of used cores. A second thread slows down the first thread, because
 //!    both share execution units. The second thread of the receiving CPU's core comes last, because
 //!    a slower receiving CPU slows down all other CPUs.
 //! 2. CPUs of the same NUMA node that have another last-level cache.
-//! 3. CPUs of other NUMA nodes, the nearest node first. For these CPUs, the packets' memory is far
-//!    away.
+//! 3. CPUs of other NUMA nodes, from which the packets' memory is far away. The nearest node comes
+//!    first.
 //!
 //! Slower cores of a hybrid machine join after the faster cores, but before second hardware
 //! threads.
@@ -36,7 +36,7 @@ const FARTHER: f64 = 1.5;
 enum Distance {
     Cache,
     Node,
-    /// The CPUs are on different NUMA nodes. The value is the distance that the firmware reports.
+    /// The CPUs are on different NUMA nodes, at the distance that the firmware reports.
     Nodes(u32),
     Unknown,
 }
@@ -91,10 +91,9 @@ impl Topology {
         }
     }
 
-    /// Returns the class of the measured distance from the owner, 0 for the nearest. An unmeasured
-    /// CPU gets the class of the farthest measured CPU with the same cache. The hardware threads of
-    /// the owner's core are in class 0. For the distance, it does not matter that these threads
-    /// share execution units.
+    /// Groups CPUs by their measured distance from the receiving CPU `owner`. Distance class 0 is
+    /// the nearest. An unmeasured CPU gets the distance class of the farthest measured CPU with the
+    /// same cache. The hardware threads of the receiving CPU's core are always in distance class 0.
     fn classes(&self, owner: CpuId, candidates: &CpuMask) -> BTreeMap<CpuId, usize> {
         let is_sibling = |cpu: CpuId| self.core(cpu) == self.core(owner);
         let others = || candidates.iter().filter(|cpu| *cpu != owner);

@@ -141,8 +141,9 @@ fn threads_of_one_core_have_no_distance() {
 fn those_measured_stand_for_their_cache() {
     let made = four_caches();
     let mut topology = made.topology(None);
-    // In these measurements, the third cache is as near to the owner as the owner's own cache. The
-    // owner's second hardware thread is the nearest CPU, but still comes after unused cores.
+    // In these measurements, CPU 8, which has another cache, is as near to CPU 0 as CPU 1, which
+    // has the same cache. The owner's second hardware thread is the nearest CPU, but still comes
+    // after unused cores.
     set(&mut topology, 0, &[(1, 22), (16, 7), (4, 80), (8, 25), (12, 90)]);
     let expected = ["1-3", "17-19", "16", "8-11", "24-27", "4-7,12-15", "20-23,28-31"];
     assert_eq!(order(&topology, 0, "0-31"), cpus(&expected));
@@ -209,7 +210,7 @@ fn the_watch_tells_each_change_once() {
     assert_eq!((watch.poll(), watch.living()), (None, &list("0-4,6-7")));
     made.write("sys/fs/cgroup/cpuset.cpus.effective", "2-31");
     assert_eq!(watch.poll(), Some(list("2-4,6-7")));
-    // CPU 5 is back. CPUs outside of the cpuset still count as absent.
+    // CPU 5 is back. CPUs 0 and 1 remain absent, because they are outside of the cpuset.
     online("0-20");
     assert_eq!(watch.poll(), Some(list("2-7")));
     online("0-19");
@@ -232,6 +233,6 @@ fn an_affinity_that_was_gone_beyond_is_no_bound() {
     let mut affinity = [list("0"), list("0,4-5"), list("0,5")].into_iter().cycle();
     let mut watch = Watch::below(made.root(), list("4-5"), move || affinity.next());
     assert_eq!((watch.poll(), watch.poll()), (None, None));
-    // CPU 4 was in the affinity before, so its removal counts.
+    // CPU 4 was in the affinity and has left it, so CPU 4 is absent.
     assert_eq!(watch.poll(), Some(list("5")));
 }

@@ -60,7 +60,7 @@ fn a_machine_of_128_cpus() {
     let facts = Facts::read(&root, "eth0", card, &sample, None);
     assert_eq!((facts.queues, facts.driver.as_deref()), ((64, 64), Some("ice")));
     assert_eq!(facts.cpus.to_list(), "0-4,6-125");
-    // CPU 5, which queue 4 interrupts, is offline and not in the list.
+    // CPU 5, which gets the interrupts of queue 4, is offline and not in `receivers`.
     assert_eq!(facts.receivers.len(), 63);
     assert_eq!((facts.threaded, facts.sock_flow_entries), (Some(false), 32_768));
     assert!(facts.is_hashed_by_card() && facts.forwards_in_hardware());

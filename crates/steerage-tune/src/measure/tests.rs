@@ -8,7 +8,7 @@ use crate::facts::{Card, CpuCounts};
 use crate::knob::Knob;
 use crate::plan::{Change, Value};
 
-/// The number of packets, of lost packets, and of busy ticks of CPUs 0 and 1 in a second.
+/// A simulated load per second: packets, lost packets, and the busy ticks of CPUs 0 and 1.
 type Load = (u64, u64, [u64; 2]);
 
 struct Machine {
@@ -189,8 +189,8 @@ fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
 #[test]
 fn an_end_restores_everything() {
     let loads = [("0", (100_000, 0, [60, 0])), ("3", (100_000, 0, [40, 40])), ("2", (100_000, 0, [20, 60]))];
-    // The user ends the measurement after 3 s, during the first window, or after 80 s, during the
-    // second candidate.
+    // The user ends the measurement during the first window (after 3 s), or during the second
+    // candidate (after 80 s).
     for end in [3_000, 80_000] {
         let mut machine = Machine::new("0", &loads);
         machine.end = end;

@@ -22,7 +22,7 @@ fn a_feature_is_switched_off_and_on() {
     });
 }
 
-/// As after a crash, another process removes the flow dissector.
+/// A new `Machine`, which is like another process, removes the flow dissector.
 #[test]
 fn the_flow_dissector_is_a_stage_that_is_undone() {
     let Some(net) = Net::new() else { return };

@@ -115,8 +115,7 @@ fn a_restarted_machine_and_another_interface_are_left_alone() {
         let restored = load(&made_up, &directory).unwrap().restore(&mut made_up.machine()).unwrap();
         assert!(restored.left[0].starts_with(note), "{:?}", restored.left);
         assert_eq!(made_up.read(RPS), "0c", "{file}");
-        // The settings for the whole machine have the values of the new boot, which an undo does
-        // not change.
+        // After a restart (`boot-2`), an undo does not change the settings for the whole machine.
         let budget = if value == "boot-2" { "600" } else { "300" };
         assert_eq!(made_up.read("proc/sys/net/core/netdev_budget"), budget, "{file}");
     }
@@ -200,8 +199,8 @@ fn what_a_link_file_sets_is_not_kept_as_well() {
     assert_eq!(values(&made_up), ["00", "01", "2"]);
     let kept: Vec<&str> = undo.kept().unwrap().0.keys().map(|knob| knob.0.as_str()).collect();
     assert_eq!(kept, ["/sys/class/net/eth0/queues/tx-0/xps_cpus", "/sys/class/net/eth0/queues/tx-1/xps_cpus"]);
-    // systemd has set the values in the .link file. The values stay when the .link file is written
-    // again.
+    // systemd has set the values in the .link file. Writing the .link file again does not change
+    // the knobs.
     made_up.write(RPS, "03");
     made_up.write(channels, "4");
     let mut undo = load(&made_up, &directory).unwrap();

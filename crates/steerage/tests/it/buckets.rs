@@ -19,8 +19,8 @@ impl RxQueue for Three {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // The flows repeat with a period that does not divide 61, so the samples come from all
-        // flows.
+        // Each poll of 61 frames has one sample. The flows repeat every 8 frames, so all flows are
+        // sampled.
         out.fill(budget.min(61), |_| {
             self.0 += 1;
             Some(Filled::whole(60).with_hash(Some(FLOWS[(self.0 % 8).saturating_sub(5)])))

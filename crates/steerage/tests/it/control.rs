@@ -45,7 +45,8 @@ struct Asked {
     panics: bool,
 }
 
-/// A policy that begins with the first CPU. The test chooses another CPU later.
+/// A policy that begins with the first CPU. When the test sets `request`, the policy moves all
+/// buckets to the requested CPU.
 #[derive(Clone, Debug, Default)]
 struct Told(Arc<Mutex<Asked>>);
 
@@ -192,8 +193,8 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
     let (parts, handle) = builder.build(move |_| Singles(Arc::clone(&batches))).unwrap().split();
     let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ManualClock::default())).collect();
     let mut now = Timestamp::ZERO;
-    // Returns whether the policy was called, whether packets were timed alone, and the time until
-    // the next call.
+    // Returns whether the policy's `refine` was called, whether the handler got a batch of one
+    // packet, and the time until the next call of `control`.
     let mut measures = |cpus: &mut Vec<Softnet<Singles, ManualClock>>| {
         let mut round = || {
             let before = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
@@ -206,7 +207,7 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
             let after = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
             (after.0 > before.0, after.1 > before.1, due)
         };
-        // In the first pass after a change, the control thread and the CPUs still adapt.
+        // The first round is ignored, because the control and the CPUs still adapt to the new mask.
         round();
         round()
     };
@@ -215,7 +216,7 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
     assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
     handle.set_rps_cpus(&mask(&[0])).unwrap();
     assert_eq!(measures(&mut cpus), (false, false, REFINE_EVERY));
-    // CPU 0 polls the queue. CPU 1 could handle the packets or poll instead.
+    // CPU 0 polls the queue. CPU 1 could handle the packets, or poll the queue in place of CPU 0.
     handle.set_rps_cpus(&mask(&[1])).unwrap();
     assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
 }
@@ -229,13 +230,14 @@ fn a_wish_leaves_a_plan_that_outlives_the_control() {
     two.handle.control(Timestamp::ZERO + REFINE_EVERY);
     two.settle();
     assert_eq!(two.shares(), [0, BUCKETS]);
-    // CPU 0 replaces CPU 1 while CPU 1 is absent, without further calls.
+    // CPU 0 replaces CPU 1 while CPU 1 is absent, without further calls of `control`.
     for (present, shares) in [(&[0][..], [BUCKETS, 0]), (&[0, 1], [0, BUCKETS])] {
         two.handle.set_present_cpus(&present.iter().copied().map(CpuId).collect::<CpuMask>());
         two.settle();
         assert_eq!(two.shares(), shares, "with CPUs {present:?}");
     }
-    // A late call informs the policy of changed CPUs once, and does not call `plan` again.
+    // A late call of `control` informs the policy once of changed CPUs, and does not call the
+    // policy's `plan` again.
     let asked = || {
         let asked = told.asked();
         (asked.changes, asked.plans.len())
@@ -330,7 +332,8 @@ fn nothing_waits_for_a_slow_policy() {
     two.end();
 }
 
-/// Virtual CPUs get a control thread too: because a policy that checks the load may be set later.
+/// An instance with virtual CPUs and the policy `Hash` also gets a control thread, because another
+/// policy may be set later.
 #[test]
 fn the_library_calls_the_control_by_itself() {
     let frames = Arc::new(AtomicUsize::new(usize::MAX));
@@ -348,7 +351,7 @@ fn the_library_calls_the_control_by_itself() {
     running.join();
 }
 
-/// The time after which the CPU time of other programs is first measured.
+/// The time from the start of a run to the first measurement of other programs' CPU time.
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 #[test]

@@ -17,7 +17,7 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;
 use steerage_fixtures::manual_clock::ManualClock;
 
-/// A queue of frames of eight bytes each. The field is the number of frames.
+/// A queue that returns the given number of frames, of eight bytes each.
 struct Frames(u64);
 
 impl RxQueue for Frames {

@@ -225,7 +225,8 @@ fn a_cpu_that_does_not_exist_is_named_with_those_that_do() {
         refusal(two().cpus(CpuMask::from_iter([CpuId(2)])).input(input())),
         "there is no CPU 2: the CPUs are 0-1"
     );
-    // A CPU that only receives need not handle packets. An unpinned thread may run on any CPU.
+    // A queue may be polled by a CPU that is not in the mask of `Builder::cpus`. An unpinned thread
+    // may run on any CPU.
     let receives = two().cpus(CpuMask::from_iter([CpuId(1)])).input_on(input(), &[CpuId(0)], None);
     assert!(receives.build(|_| Nothing).is_ok());
     assert!(Builder::new().cpus(CpuMask::from_iter([missing])).pin(false).input(input()).build(|_| Nothing).is_ok());

@@ -22,9 +22,9 @@ fn flow_key(frame: &[u8]) -> Option<FlowKey> {
     found
 }
 
-/// etherparse reads neither SCTP nor first fragments. In the payload of an SCTP packet or a first
-/// fragment, the first four bytes are the ports, and the fifth and sixth byte are the identifier of
-/// an ICMP echo.
+/// etherparse reads neither SCTP nor first fragments. This function reads the ports of SCTP packets
+/// and first fragments from bytes 1 to 4 of the IP payload, and the identifier of a fragmented ICMP
+/// echo from bytes 5 and 6.
 fn expected(frame: &[u8]) -> FlowKey {
     let sliced = SlicedPacket::from_ethernet(frame).expect("what etherparse has built, it can read");
     let net = sliced.net.as_ref().expect("all generated frames hold IP");
@@ -154,9 +154,8 @@ fn ipv6() -> impl Strategy<Value = IpHeaders> {
     (any::<([u8; 16], [u8; 16])>(), extensions).prop_map(
         |((source, destination), (hop_by_hop_options, destination_options, mut routing, fragment))| {
             let fragment = fragment.map(|(offset, more)| Ipv6FragmentHeader::new(IpNumber::UDP, offset, more, 1));
-            // etherparse also reads the IPv6 options after the fragment header. These options
-            // cannot be part of a flow key, because later fragments do not have them. flow.rs tests
-            // such options.
+            // etherparse also reads the IPv6 options after the fragment header. A flow key cannot
+            // depend on options that later fragments do not have.
             if let (Some(routing), true) = (&mut routing, fragment.is_some()) {
                 routing.final_destination_options = None;
             }
@@ -218,8 +217,8 @@ fn tunnel() -> impl Strategy<Value = Tunnel> {
 }
 
 /// Outer IP headers are not fragmented, because a later fragment does not show that it belongs to a
-/// tunnel. They have few extension headers, so that three nested tunnels do not exceed the maximum
-/// number of headers.
+/// tunnel. Outer IPv6 headers have few extension headers, so that three nested tunnels do not
+/// exceed the maximum number of headers.
 fn outer_ip() -> impl Strategy<Value = IpHeaders> {
     (prop_oneof![ipv4(), ipv6()]).prop_map(|mut ip| {
         match &mut ip {

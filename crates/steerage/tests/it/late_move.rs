@@ -1,4 +1,4 @@
-//! Tests buckets that move away from a CPU that does not run (`step`).
+//! Tests moves of buckets away from a CPU whose `step` the test does not call.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use steerage_core::limits::MOVE_WAIT;
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
-/// A queue whose frames all belong to the first bucket. This bucket moves with the first slice
-/// (group of buckets).
+/// A queue whose frames all belong to the first bucket, which moves in the first slice (group of
+/// buckets).
 pub(crate) struct OneBucket;
 
 impl RxQueue for OneBucket {
@@ -87,8 +87,8 @@ fn only(cpu: u16) -> CpuMask {
     [CpuId(cpu)].into_iter().collect()
 }
 
-/// New frames are dropped until the old CPU runs again. The frames that the old CPU has not begun
-/// to handle are then dropped too.
+/// After `MOVE_WAIT`, new frames are dropped until the CPU that the bucket leaves (`worker`) runs
+/// again. Frames that `worker` has not begun to handle are dropped when `worker` runs again.
 #[test]
 fn a_move_that_takes_too_long_takes_the_frames_back() {
     let mut two = Two::in_a_move();
@@ -106,7 +106,7 @@ fn a_move_that_takes_too_long_takes_the_frames_back() {
     assert!(ended.delivered() >= 2 * POLL, "the frames that waited are handled");
 }
 
-/// The move of the bucket continues without the dead CPU.
+/// The bucket moves to CPU 0, although the handler on CPU 1 does not return.
 #[test]
 fn a_cpu_whose_handler_does_not_return_is_declared_dead() {
     let mut two = Two::in_a_move();
@@ -144,8 +144,8 @@ impl Handler for Woken {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// The handler that replaces another must also get a call of `woken`. Otherwise, messages and
-/// senders' packets would wait for the next request.
+/// The handler that replaces another must also get a call of `woken`. If `woken` is not called,
+/// messages and senders' packets wait for the next `Handle::wake`.
 #[test]
 fn a_request_outlives_the_handler_that_did_not_return() {
     let woken = Arc::<AtomicU64>::default();

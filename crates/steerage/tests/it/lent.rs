@@ -103,8 +103,7 @@ fn a_queue_that_lends_caches_pages_if_asked_to() {
     }
 }
 
-/// The device's blocks reduce the memory for other purposes. The size of these blocks is known only
-/// after the other sizes.
+/// If `memory_max` is small, memory blocks of devices leave less memory for the backlogs.
 #[test]
 fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
     let build = |memory_max: usize| {

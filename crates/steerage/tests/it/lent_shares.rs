@@ -183,7 +183,7 @@ fn without_a_limit_the_others_would_lose_theirs() {
     world.end();
 }
 
-/// Frames in the parking lot of a bucket that is leaving the stalled CPU do not occupy all blocks.
+/// Frames that wait while their bucket moves away from a stalled CPU do not occupy all blocks.
 #[test]
 fn frames_that_are_parked_leave_room_for_others() {
     let mut world = World::new(true);

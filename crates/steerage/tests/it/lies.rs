@@ -1,5 +1,5 @@
 //! Tests devices that report impossible values. A frame outside of the device's memory is lost and
-//! counted. The length on the wire never exceeds the maximum.
+//! counted. A frame's length on the wire counts as at most `u32::MAX`.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,7 +33,7 @@ enum Lie {
     Posted(usize, usize),
     /// The offset and the length of the first part of a frame in two pages.
     Head(usize, usize),
-    /// The length of a later part, for which there is no spare page.
+    /// The length of the second and third parts of a frame in three pages.
     Part(usize),
     /// The device returns a page of another memory region.
     Gives,
@@ -268,8 +268,7 @@ fn every_frame_of_a_block_counts_by_its_length_on_the_wire() {
     assert_eq!((frames.len(), ledger.received(), ledger.received_bytes()), (3, 3, 100 + 200 + 300));
 }
 
-/// If an outer device removes a frame of the inner device, the bytes of that frame do not count
-/// either.
+/// A frame that an outer device removes counts neither as a frame nor with its bytes.
 #[test]
 fn what_is_taken_back_takes_its_bytes_along() {
     struct Takes(Long, Arc<Mutex<usize>>);

@@ -168,8 +168,8 @@ fn a_round_ends_when_its_budget_is_used_up() {
     };
     let all = 4 * HANDLE_BUDGET;
     assert_eq!(rounds_of(&mut two), (vec![all], 0));
-    // Two lists of 64 frames use up the budget of 100. `time_squeeze` also counts the last pass,
-    // because more packets might have been waiting.
+    // Two batches of 64 packets use up a round's budget of 100. `time_squeeze` counts both rounds,
+    // because after the second, more packets might have been waiting.
     two.handle.set_limits(|limits| limits.budget = 100);
     assert_eq!(rounds_of(&mut two), (vec![all / 2; 2], 2));
     two.handle.set_limits(|limits| limits.budget = 1);

@@ -218,7 +218,7 @@ impl Moving {
     }
 }
 
-/// At most `PLACES` messages wait for a moving bucket. All messages arrive after the move.
+/// At most `PLACES` messages wait for a moving bucket, and all arrive when the bucket has moved.
 #[test]
 fn messages_that_wait_for_a_move_keep_their_places() {
     let mut moving = Moving::new();

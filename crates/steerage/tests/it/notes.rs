@@ -33,7 +33,7 @@ impl Handler for Bad {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// A device that reports a lost frame with each frame. The hashes of its frames are small numbers.
+/// A device that reports a lost frame in each poll, and hashes that are small numbers.
 struct Small(u64);
 
 impl RxQueue for Small {

@@ -134,8 +134,8 @@ fn they_leave_behind_the_batch_each_by_its_output() {
 
 #[test]
 fn there_is_room_for_as_many_as_was_asked_for() {
-    // Each call of `send` gets fewer than 150 packets. In each batch, the handler can send 150
-    // packets again.
+    // Each call of `send` gets fewer than 150 packets. The limit of 150 packets applies to each
+    // batch separately.
     let (ledger, full, _) = run(0..3, 200, 150);
     assert!(full);
     assert_eq!(ledger.cpus[0].originated, 450);

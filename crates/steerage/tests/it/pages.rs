@@ -111,8 +111,8 @@ impl RxQueue for Greedy {
     }
 }
 
-/// A device that receives each frame in two pages. `spare` is the number of pages that stay in the
-/// pool for each frame.
+/// A device that receives each frame in two pages. `spare` has the number of free pages in the pool
+/// while each frame arrives.
 struct InParts {
     pages: Vec<Page>,
     begun: Gather,

@@ -65,7 +65,7 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     let lost = || handle.snapshot().dropped().get(DropReason::BacklogFull);
 
     clock.advance(PATIENCE);
-    // The backlog of the other CPU, which does not step, fills up.
+    // The backlog of `worker` fills up, because `worker` handles no packets.
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (full, 0));
     let look = receiver.now() + FULL_LOOK;

@@ -285,8 +285,7 @@ proptest! {
     }
 }
 
-/// A handler can use all headroom. The last bytes of the headroom overwrite the header that the
-/// device has written.
+/// A handler can use all headroom, even the bytes in which the device has written a header.
 #[test]
 fn the_headroom_is_as_promised() {
     for lie in [Lie::Pages, Lie::PagesWithHeader] {

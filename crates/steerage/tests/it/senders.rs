@@ -63,7 +63,7 @@ fn answer(packets: &Receiver<Kept>, sender: &Sender) -> usize {
 #[test]
 fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     const ROUNDS: u32 = 500;
-    // This limit is high enough to keep each packet, even if the other thread is slow.
+    // With this `kept_max`, each packet can be kept, even if the other thread is slow.
     let all = u64::from(ROUNDS) * u64::from(FLOWS);
     let frames = (0..ROUNDS).flat_map(|number| (0..FLOWS).map(move |flow| frame(flow, number)));
     let (output, recorded) = testing::output();

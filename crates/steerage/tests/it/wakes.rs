@@ -215,7 +215,8 @@ fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handl
 
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// A CPU sleeps at once, without polling for `idle_poll`, if the frames of all its queues may wait.
+/// A CPU sleeps at once, without polling for `idle_poll`, if all its queues return
+/// `Polled::Coalesce` with a later time.
 #[test]
 fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let ran = |queues: &[(Answer, usize)]| {
@@ -230,7 +231,7 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     assert_eq!(ran(&[(coalesce, 100)]), 100);
     // The time until which the frames may wait is already over, so the CPU does not sleep.
     assert_eq!(ran(&[(Polled::Coalesce, 100)]), 0);
-    // The frames of one queue may wait, but the frames of the other queue may not.
+    // Only one of the two queues returns `Polled::Coalesce`.
     assert_eq!(ran(&[(coalesce, 100), (not_before, 200)]), 0);
     // A queue that has ended does not keep the CPU from sleeping.
     let sleeps = ran(&[(coalesce, 200), (not_before, 1)]);

@@ -22,7 +22,8 @@ impl PageLoop {
         pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
         let shared = SharedPool::by_node(&region, pages);
         let memory = Memory::new(Arc::clone(&region), None);
-        // Half of the queues can run on another CPU, so the halves use different stacks of pages.
+        // Another CPU can run half of the queues, so the two halves take pages from different
+        // stacks of the shared pool.
         let one = |nth| {
             let shared = shared[0].of_cpu(nth * STACKS / queues);
             let kept_pages = KeptPages::new(memory.clone(), 0);
@@ -71,7 +72,7 @@ impl PageLoop {
     }
 
     /// Returns how many pages the queue has taken from its local page cache, and how many from the
-    /// shared pool. These two counts change only when pages return to the queue.
+    /// shared pool. The numbers of `served` change only when pages return to the queue.
     pub(super) fn served(&self) -> (u64, u64) {
         self.pool.served()
     }

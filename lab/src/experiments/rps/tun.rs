@@ -17,10 +17,11 @@ use crate::experiment::{Experiment, Settings};
 use crate::measurement::Measurement;
 use crate::placement::pin;
 
-/// Packets per second. A single sender needs half of a CPU for this rate.
+/// Packets per second, for which a single sender needs half of a CPU.
 const OFFERED: f64 = 400_000.0;
 
-/// With shorter bursts, the pauses would be too short for the sender to sleep.
+/// The number of packets that the sender sends at a time. After fewer packets, its pauses would be
+/// too short to sleep.
 const BURST: usize = 64;
 
 /// Flows with a socket each: enough for the kernel to spread them evenly over the queues.

@@ -19,8 +19,8 @@ const QUICK: u32 = 50;
 /// Nanoseconds from a response to the next request, between two machines of 2010 at one switch.
 const THERE_AND_BACK: f64 = 50_000.0;
 
-/// The receiving CPU's share of the Linux kernel's work per packet. With Zhang's collector (a CPU
-/// that only receives), the other CPU does 1 / 1.43 of the work.
+/// The receiving CPU's share of the Linux kernel's work per packet. In Zhang's measurement, one CPU
+/// only receives, and the other CPU does 1 / 1.43 of the work per packet.
 const RECEIVING: f64 = 1.0 - 1.0 / 1.43;
 
 #[derive(Clone)]
@@ -143,8 +143,8 @@ fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
             flows: super::FLOWS,
             kind: Flows::Uniform,
             bursts: None,
-            // Without collectors (CPUs that only receive), the CPUs of one package forward 60 % of
-            // the packets.
+            // Without collectors (CPUs that only receive), the receiving CPUs forward 60 % of the
+            // packets that arrive.
             per_second: receiving as f64 / FORWARD * 1e9 / 0.6,
             seed: *seed,
         },
@@ -178,7 +178,7 @@ fn page_cache(is_on: bool, with: &With) -> Result<Measurement, LabError> {
     let With { profile, seed, short } = with;
     let each = ENA_CPU_SHARE * ENA_CPUS as f64 / ENA_PER_SECOND * 1e9;
     // Without the page cache, two cache lines per page come from far CPUs: one of the page, and one
-    // of the shared allocator's list.
+    // of the shared allocator's list of free pages.
     let page = if is_on { 0.0 } else { 2.0 * profile.line[1] };
     let run = ScaleRun {
         machine: Machine { packages: 2, ..Machine::of_one_cache(ENA_CPUS / 2) },

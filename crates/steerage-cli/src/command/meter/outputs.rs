@@ -77,13 +77,13 @@ impl Outputs {
 pub(super) struct OpenOutputs {
     files: Vec<(FlowsTo, FlowFormat)>,
     collectors: Vec<OpenCollector>,
-    /// The TCP addresses of the collectors that get flows over UDP.
+    /// For each collector that gets flows over UDP, the address to use for TCP instead.
     over_tcp: Vec<String>,
 }
 
 impl OpenOutputs {
-    /// Returns advice for a run whose source can wait: unlike UDP, a TCP connection can wait for a
-    /// slow collector.
+    /// Returns the advice to use TCP instead of UDP, because a run on a file can wait for a slow
+    /// collector over TCP.
     pub(super) fn advice(&self) -> Option<String> {
         let over_tcp = (!self.over_tcp.is_empty()).then(|| self.over_tcp.join(" and "))?;
         Some(format!(

@@ -97,7 +97,7 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
             confine(args, machine, directory, std::slice::from_ref(&undo))?;
             undo
         }
-        // If the undo file has no kept setting, the candidates are measured first.
+        // If the undo file has no setting to keep, `tune` first measures the candidate settings.
         unfinished => apply::measured(args, machine, directory, interface, &stop, unfinished)?,
     };
     let mut log = |change: &SetAgain| drop(stdout::print(format!("{change}\n")));

@@ -41,7 +41,7 @@ pub(super) fn run(
         return stdout::print(shown(&plan, &end));
     }
     if let Some(undo) = undo {
-        // systemd sets the values in the .link file, so they are not set here.
+        // Values that systemd sets from the .link file are not in the plan.
         let is_linked = |change: &Change| undo.linked().0.get(&change.knob) == Some(&change.new);
         plan.changes.retain(|change| !is_linked(change));
         let is_done = undo.kept().is_some() && undo.link_file_differs().is_none();

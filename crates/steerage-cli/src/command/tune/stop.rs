@@ -12,8 +12,8 @@ use nix::sys::time::TimeSpec;
 use crate::error::Error;
 use crate::signals::hold;
 
-/// The signals INT, TERM and HUP. They no longer end the process, so that the process can restore
-/// the old setting.
+/// The signals INT, TERM and HUP, which are blocked, so that the process can restore the old
+/// setting before it ends.
 #[derive(Debug)]
 pub(super) struct Stop(SignalFd);
 

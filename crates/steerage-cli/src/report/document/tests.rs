@@ -1,5 +1,5 @@
-//! Tests that a report can be read again, that docs/report.md describes all of its keys, and that
-//! addresses are private.
+//! Tests that a report can be read again, that docs/report.md describes all of its keys, and that a
+//! public report has no addresses.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -142,7 +142,8 @@ fn the_page_describes_each_key_and_no_other() {
     assert_eq!((undocumented, unknown), (vec![], vec![]), "not in docs/report.md, and only there");
 }
 
-/// The test of docs/report.md does not see the keys inside an empty list.
+/// Every list of the filled report has an entry, so that the test of docs/report.md sees the keys
+/// of entries.
 #[test]
 fn nothing_in_the_filled_report_is_empty() {
     fn check(value: &Value, path: &str) {
@@ -199,7 +200,7 @@ fn keys_may_come_and_go() {
     assert_eq!((read.snapshot.cpus[0].busy, read.snapshot.queues[0].received), (Duration::ZERO, 10));
 }
 
-/// A malicious process could otherwise fill the memory of `top` with lists of CPUs.
+/// Without a limit on lists, a malicious process could fill the memory of `top` with lists of CPUs.
 #[test]
 fn more_parts_than_a_run_has_are_refused() {
     let lists = ["queues", "cpus", "outputs", "counters", "groups"].map(|list| format!("/snapshot/{list}"));

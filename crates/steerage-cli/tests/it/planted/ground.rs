@@ -27,7 +27,7 @@ pub(super) struct Ground {
 pub(super) enum Planted {
     Link,
     LinkToNothing,
-    /// A symbolic link of root to a symbolic link of the other user.
+    /// A symbolic link of root to a symbolic link of the user `NOBODY`.
     Chain,
     DirectoryLink,
     /// The program's working directory is the other user's directory.
@@ -39,7 +39,7 @@ pub(super) enum Planted {
     InGroupDirectory,
     DirectoryLinkInGroupDirectory,
     InStickyDirectory,
-    /// A symbolic link of root that the other user has moved.
+    /// A symbolic link of root that the user `NOBODY` has moved.
     MovedToStickyDirectory,
     DirectoryLinkInStickyDirectory,
 }
@@ -97,8 +97,8 @@ impl Ground {
         };
         let (here, there) = (self.root.to_path_buf(), self.at("x").join(NAME));
         let named = |directory: &str| format!("{directory}/{NAME}");
-        // Returns a new file below `link` for an option that names a file, and `link` itself for
-        // other options.
+        // Returns the path of a new file below `link` if the option names a file, and `link` itself
+        // for other options.
         let below = |link: PathBuf| match names {
             Names::File => link.join("new.csv"),
             Names::Directory => link,

@@ -6,7 +6,6 @@ pub(super) enum Names {
     Directory,
 }
 
-/// `lines` has a command line for each form of the argument's value.
 pub(super) struct Row {
     /// The argument as `--help` shows it.
     pub(super) argument: &'static str,
@@ -64,7 +63,7 @@ pub(super) const ROWS: &[Row] = &[
         names: Names::Directory,
         lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
     },
-    // `dump` writes only while a run sends packets, so the tests of `dump` check `--write` with
+    // `dump --write` needs a run that sends packets, so the tests of `dump` check this option with
     // planted objects.
     Row { argument: "--write <FILE>", commands: &["dump"], names: Names::File, lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },

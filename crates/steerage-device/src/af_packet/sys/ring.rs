@@ -1,12 +1,13 @@
 //! The memory of an AF_PACKET ring, which is mapped twice: once to access the status of blocks, and
 //! once to lend frames. The kernel's description of a frame is read through the mapping from which
-//! the frame is lent. Reading the description through the other mapping would cause a miss in each
-//! cache that is indexed by virtual address.
+//! the frame is lent. If the description were read through the mapping for the status, each cache
+//! that is indexed by virtual address would have a miss.
 //!
 //! Frames are lent from *places*. A place is an address range with the size of a block, at which a
 //! block of the ring is mapped. A copy can replace the block while its frames are lent: handlers
-//! see the same bytes, and the kernel gets its block back. Later frames of a copied block are lent
-//! from another place. Places take no memory, but copies of blocks do.
+//! see the same bytes, and the kernel gets its block back. After a block was copied, its later
+//! frames are lent from another place (address range). A place takes no memory, but a copy of a
+//! block does.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -36,7 +37,7 @@ const FRAME_BYTES: u32 = 2048;
 pub(in crate::af_packet) struct Shape {
     pub(in crate::af_packet) blocks: usize,
     pub(in crate::af_packet) places: usize,
-    /// The limit on lent frames that wait for CPUs, in units: see [`Blocks::shared`].
+    /// The limit on lent frames that wait for CPUs, in the units of [`Blocks::shared`].
     pub(in crate::af_packet) units: Option<u32>,
     /// The size of a block in bytes: a power of two, and a multiple of the page size.
     pub(in crate::af_packet) block_bytes: usize,
@@ -210,7 +211,7 @@ pub(in crate::af_packet) struct Memory {
     status: View,
     /// The places, which stay mapped as long as the memory region of the lent frames exists.
     lent: Arc<View>,
-    /// Gives access to the memory of the lent blocks. No code outside this struct gets the claim.
+    /// Gives access to the memory of the lent blocks. No code outside this struct gets `claim`.
     claim: Option<Claim>,
     spare: Option<Spare>,
 }
@@ -230,8 +231,8 @@ impl Memory {
         &self.shape
     }
 
-    /// Returns the places as `Blocks`; fails at a second call. Copies of blocks may together take
-    /// as much memory as the ring.
+    /// Returns the places (address ranges for lending) as `Blocks`; fails at a second call. Copies
+    /// of blocks may together take as much memory as the ring.
     pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
         if self.claim.is_some() {
             return Err(io::Error::other("its memory was given away before"));
@@ -259,13 +260,13 @@ impl Memory {
         out.blocks(self.claim.as_ref()?)
     }
 
-    /// Sets the units of lent memory that a place counts as: see [`Blocks::weigh`].
+    /// Sets how much lent memory a place counts as, in the units of [`Blocks::weigh`].
     pub(in crate::af_packet) fn weigh(&self, blocks: &mut Blocks, place: usize, units: u32) {
         self.claim.iter().for_each(|claim| blocks.weigh(claim, place, units));
     }
 
-    /// Returns the first `used` bytes of a filled block at its place. `None` if the kernel owns the
-    /// block, or if `out` belongs to another ring.
+    /// Returns the first `used` bytes of a filled block, at the address range `place`. `None` if
+    /// the kernel owns the block, or if `out` belongs to another ring.
     pub(in crate::af_packet) fn lending<'o>(
         &self,
         out: &'o mut Completions<'_>,
@@ -307,7 +308,7 @@ impl Memory {
         self.word(block, STATUS_AT).store(libc::TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// Returns the bytes of a filled block without a place. The frames of such a block must be
+    /// Returns the bytes of a filled block that is mapped at no place, so that its frames can be
     /// copied.
     pub(in crate::af_packet) fn unlent(&self, block: usize, used: usize) -> &[u8] {
         if !self.is_filled(block) {
@@ -337,11 +338,11 @@ impl Memory {
         Ok(())
     }
 
-    /// Maps the block at a place, of which no frame may be lent at that time.
+    /// Maps a block at the address range `place`, from which no frame may be lent at that time.
     pub(in crate::af_packet) fn show(&mut self, socket: BorrowedFd<'_>, block: usize, place: usize) -> io::Result<()> {
         let Shape { blocks, block_bytes, .. } = self.shape;
-        // A ring can only be mapped as a whole. Later calls of `show` use the other blocks of this
-        // mapping.
+        // A ring can only be mapped as a whole. The whole ring is mapped here, and later calls of
+        // `show` take their blocks from this mapping.
         if !self.spare.as_ref().is_some_and(|spare| spare.there[block]) {
             let view = View::map(self.shape.bytes(), Some(socket))?;
             self.spare = Some(Spare { base: view.base, block_bytes, there: vec![true; blocks].into() });

@@ -1,6 +1,7 @@
-//! The places (table entries) for the ports of a bond. A place has receive queues, and keys in the
-//! maps of the XDP program. The thread in `watcher` assigns ports to places. If a place is assigned
-//! to another port, the queues of the place notice the new port at their next check.
+//! The table of a bond's ports. Each entry (a "place" for one port) has receive queues, and keys in
+//! the maps of the XDP program. The thread in `watcher` assigns the bond's ports to places. If a
+//! place is assigned to another port, the queues of the place notice the new port at their next
+//! check.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -81,8 +82,8 @@ impl Places {
         &self.table.model
     }
 
-    /// Called when a queue is opened. The call for the last queue prepares sockets for new ports,
-    /// and starts the thread that watches the bond.
+    /// Called when a queue is opened. When the last queue is opened, prepares sockets for new
+    /// ports, and starts the thread that watches the bond.
     pub(in crate::af_xdp) fn opened(&self, region: &Arc<Region>) -> Result<(), DeviceError> {
         // Relaxed, because one thread opens all queues.
         if self.unopened.fetch_sub(1, Ordering::Relaxed) != 1 {
@@ -93,8 +94,7 @@ impl Places {
         for sockets in unbound {
             match self.model().prepare(sockets, region, |_, _| FEWEST) {
                 Ok(prepared) => self.table.add_spare((prepared, Arc::clone(region))),
-                // The run continues without sockets for new ports: the queues of the current ports
-                // already have their memory.
+                // Continue after an error: only the queues of new ports need these sockets.
                 Err(error) => {
                     tracing::warn!(%error, "the packets of a new port of the bond will go to the kernel");
                     break;
@@ -123,7 +123,7 @@ impl Drop for Places {
 pub(in crate::af_xdp) struct View {
     places: Arc<Places>,
     place: usize,
-    /// The number of the queue among the queues of its place.
+    /// The index of the queue among the queues of its table entry.
     nth: usize,
     version: u32,
     state: State,
@@ -153,7 +153,7 @@ impl View {
         self.place().event(self.nth)
     }
 
-    /// The state of the place at the last [`refresh`](Self::refresh).
+    /// The state of the bond's port at the last [`refresh`](Self::refresh).
     pub(in crate::af_xdp) fn state(&self) -> &State {
         &self.state
     }

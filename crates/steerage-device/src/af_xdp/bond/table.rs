@@ -92,9 +92,10 @@ impl Place {
     }
 
     /// Copies the state of the place if it is newer than `version`. Never waits for the thread that
-    /// changes the state. `nth` is the caller's queue among the queues of the place.
+    /// changes the state. `nth`: the index of the caller's queue among the queues of the place
+    /// (table entry).
     pub(super) fn refresh(&self, nth: usize, version: &mut u32, state: &mut State) {
-        // Read the eventfd before the version, so that a later change wakes the CPU again.
+        // Read the eventfd before `self.version`, so that a later change wakes the CPU again.
         let _ = self.wakes[nth].read();
         // Acquire pairs with the Release in `set`.
         let now = self.version.load(Ordering::Acquire);

@@ -1,6 +1,5 @@
 //! The thread that watches a bond and opens the queues of new ports. Packet threads may not make
-//! the system calls that open a queue. These calls also wait for the kernel's lock on all
-//! interfaces.
+//! the system calls that open a queue, which also wait for the kernel's lock on all interfaces.
 
 use std::io;
 use std::os::fd::AsFd;

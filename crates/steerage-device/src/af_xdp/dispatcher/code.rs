@@ -17,8 +17,8 @@ const VERSION: u8 = 2;
 /// `BPF_F_XDP_HAS_FRAGS`, which libxdp stores for each component.
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// The return value of a function that no component replaces. After a function with this return
-/// value, the next component always runs.
+/// The return value of a function that no component replaces. After this value, the next component
+/// always runs.
 const NOT_REPLACED: i32 = 31;
 
 const XDP_PASS: i32 = 2;
@@ -32,8 +32,7 @@ pub(super) const CONFIGURATION_BYTES: usize = 4 + 3 * COMPONENTS_MAX * 4;
 pub(super) struct Rule {
     /// The component with the lowest priority number runs first.
     pub(super) priority: u32,
-    /// A set of return values, with one bit per value. If the bit of a component's return value is
-    /// set, the next component runs.
+    /// The return values after which the next component runs, with one bit per value.
     pub(super) goes_on_after: u32,
     pub(super) several: bool,
 }
@@ -60,8 +59,8 @@ pub(super) fn configuration(rules: &[Rule]) -> [u8; CONFIGURATION_BYTES] {
     bytes
 }
 
-/// Returns true if all components support frames of several chunks. If a component lacks this
-/// support, the dispatcher must not support such frames.
+/// Returns true if all components support frames of several chunks. Only then may the dispatcher
+/// support frames of several chunks.
 pub(super) fn several(rules: &[Rule]) -> bool {
     rules.iter().all(|rule| rule.several)
 }

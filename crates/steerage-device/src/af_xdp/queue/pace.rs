@@ -64,8 +64,8 @@ impl Coalescing {
     }
 
     /// Returns how long frames may wait after a poll that emptied the ring. `delivered` is the
-    /// total number of delivered frames. Returns `None` if the next frame should wake the CPU,
-    /// because the poll found no frame, or frames arrive at longer intervals than a wait lasts.
+    /// total number of delivered frames. Returns `None` (the next frame wakes the CPU) if the poll
+    /// found no frame, or if frames arrive at intervals longer than `wait`.
     pub(super) fn after_poll(&mut self, now: Timestamp, delivered: u64, ring: u32) -> Option<Duration> {
         let arrived = delivered - std::mem::replace(&mut self.delivered, delivered);
         let waited = std::mem::replace(&mut self.waits, false);
@@ -124,7 +124,7 @@ mod tests {
             coalescing.after_poll(now, delivered, 1024)
         };
         assert_eq!([at(1000, 1), at(2000, 2), at(2001, 2), at(3000, 3)], [None; 4]);
-        // Frames wait until a whole wait passes without a new frame.
+        // Coalescing goes on until 50 us pass without a new frame.
         assert_eq!([at(3010, 4), at(3060, 5), at(3300, 6)], [Some(wait); 3]);
         assert_eq!([at(3350, 6), at(3450, 7), at(3460, 8)], [None, None, Some(wait)]);
     }

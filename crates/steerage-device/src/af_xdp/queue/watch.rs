@@ -32,7 +32,7 @@ pub(super) struct Watch {
     /// The kernel reports no event when the XDP program is detached, so a timer fires every second.
     seconds: TimerFd,
     missing: bool,
-    /// One queue detects unseen frames for all queues of the interface.
+    /// One queue of the interface counts the frames that the XDP program does not see.
     unseen: Option<Unseen>,
     known: Known,
     /// True if this queue logs changes of the interface for all its queues.
@@ -110,8 +110,8 @@ impl Watch {
     ) -> Result<Option<DeviceError>, DeviceError> {
         let is_there = device.program.attachment.is_attached();
         let is_there = is_there.map_err(|e| device.error("look for the XDP program", e))?;
-        // The kernel also detaches the program of an interface that is being deleted, but reports
-        // the deletion before the second check.
+        // The program must be missing in two checks: the kernel also detaches the program of an
+        // interface that is being deleted, but reports the deletion before the second check.
         if !is_there && std::mem::replace(&mut self.missing, true) {
             let cause = io::Error::other("another program took the XDP program away");
             return Ok(Some(device.error("go on receiving", cause).advise("start it again")));
@@ -145,8 +145,8 @@ impl Unseen {
     }
 
     /// Makes no system call while the queue receives frames. Reading the interface's statistics
-    /// takes the kernel's lock on all interfaces. Therefore the statistics are read only while the
-    /// XDP program does not run on any queue.
+    /// takes the kernel's lock on all interfaces, so they are read only while the XDP program does
+    /// not run on any queue.
     fn look(
         &mut self,
         device: &Device,
@@ -187,7 +187,7 @@ struct Silence {
 }
 
 impl Silence {
-    /// Returns the number of unseen frames, if it is at least [`UNSEEN_MIN`].
+    /// Returns the number of frames that the XDP program did not see, if at least [`UNSEEN_MIN`].
     fn look(&mut self, runs: u64, received: impl FnOnce() -> Option<u64>) -> Option<u64> {
         if self.checks == 0 || runs != self.runs {
             (self.runs, self.checks) = (runs, 1);

@@ -36,8 +36,8 @@ const DEVICE_BOUND: u32 = 1 << 6;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// The number of used bytes of `union bpf_attr`, and of the kernel's descriptions of BPF objects.
-/// Zero is the default of all fields of `union bpf_attr`.
+/// The number of bytes of `union bpf_attr` that are used, and the buffer size for the kernel's
+/// descriptions of BPF objects. Zero is the default of all fields of `union bpf_attr`.
 const BYTES: usize = 128;
 
 /// `NR_CPUS` of Linux. Reading a counter from a BPF map returns a value for each possible CPU.
@@ -255,8 +255,8 @@ impl Link {
         Ok(info(self.0.as_fd())?.word_at(16) != 0)
     }
 
-    /// Replaces the linked program in one step. The kernel ignores a replacement by the same
-    /// program.
+    /// Replaces the linked program in one step. The kernel ignores the call if `program` is already
+    /// linked.
     pub(in crate::af_xdp) fn replace_program(&self, program: &Program) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.0.as_fd()).descriptor(4, program.as_fd());
         // SAFETY: numbers only.

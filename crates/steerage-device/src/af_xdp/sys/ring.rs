@@ -45,7 +45,7 @@ pub(super) struct Ring<T> {
     size: u32,
     /// The index of this process's side of the ring, including entries that are not published yet.
     position: u32,
-    /// The index of the kernel's side of the ring when this index was last read.
+    /// The index of the kernel's side of the ring, as last read.
     other: u32,
 }
 
@@ -154,8 +154,8 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
-        // Relaxed: the flag is a hint. The next poll sees a change of the flag that this poll
-        // misses.
+        // Relaxed: the flag is a hint. If this poll misses a change of the flag, the next poll sees
+        // the change.
         self.word(self.offsets.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 

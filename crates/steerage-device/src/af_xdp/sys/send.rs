@@ -10,8 +10,8 @@ use super::ring::{Descriptor, Ring};
 use super::{FEWEST, How, InterfaceQueue, MmapOffsets, Shape, Socket};
 use crate::sys::{get, set};
 
-/// The properties of the rings that all senders of a queue share. The queue's first sender sets
-/// these rings up.
+/// The properties of the rings that all senders of a queue share, and that the queue's first sender
+/// sets up.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Rings {
     /// True if the first sender must also register the memory with the kernel.
@@ -20,7 +20,7 @@ pub(in crate::af_xdp) struct Rings {
     pub(in crate::af_xdp) completions: u32,
 }
 
-/// An AF_XDP socket that sends. The kernel only reads the pages that such a socket sends.
+/// An AF_XDP socket that sends. The kernel only reads the pages of sent packets.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Sender {
     tx: Ring<Descriptor>,
@@ -63,8 +63,8 @@ impl Socket {
 }
 
 impl Sender {
-    /// `shared` is a socket with the same memory, and of the same queue if the queue has rings
-    /// already.
+    /// `shared`: a socket whose memory this socket uses. If the queue already has rings, `shared`
+    /// belongs to the same queue.
     pub(in crate::af_xdp) fn bind(
         &self,
         place: InterfaceQueue,
@@ -121,7 +121,7 @@ impl Sender {
     }
 
     /// Makes the kernel send. In copy mode, the kernel takes about 32 descriptors per call. EAGAIN
-    /// means that the ring has more descriptors.
+    /// means that descriptors are left in the ring.
     pub(in crate::af_xdp) fn kick(&self) -> io::Result<()> {
         let null = std::ptr::null();
         // SAFETY: the call has length 0 and null pointers, so the kernel reads nothing.

@@ -6,6 +6,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -54,6 +55,9 @@ impl Identity {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Record {
     version: u32,
+    /// The time at which the old values were read, in nanoseconds since 1970.
+    #[serde(default)]
+    began: u64,
     interface: String,
     identity: Identity,
     before: Setting,
@@ -103,7 +107,8 @@ impl Undo {
         Ok(None)
     }
 
-    /// Reads all undo files of this network namespace.
+    /// Reads all undo files of this network namespace, in the order in which they must be
+    /// [restored](Self::sort).
     ///
     /// # Errors
     /// Fails like [`load`](Self::load).
@@ -122,8 +127,14 @@ impl Undo {
                 }));
             }
         }
-        all.sort_by(|one, other| one.path.cmp(&other.path));
+        Self::sort(&mut all);
         Ok(all)
+    }
+
+    /// Puts the newest undo file first. Several undo files may contain one setting of the machine:
+    /// the old value in a newer file is the value that `tune` set for an older file.
+    pub fn sort(all: &mut [Self]) {
+        all.sort_by(|one, other| (other.record.began, &other.path).cmp(&(one.record.began, &one.path)));
     }
 
     fn read(path: &Path) -> Result<Option<Self>, TuneError> {
@@ -234,6 +245,7 @@ impl Undo {
             return Ok(false);
         }
         self.record.identity = here;
+        self.record.began = now();
         self.record.before = Setting::default();
         self.record.ours.clear();
         let kept = self.record.kept.take().unwrap_or_default();
@@ -459,8 +471,12 @@ impl Undo {
 
 impl Record {
     fn new(interface: &str, identity: Identity) -> Self {
-        Self { version: VERSION, interface: interface.to_owned(), identity, ..Self::default() }
+        Self { version: VERSION, began: now(), interface: interface.to_owned(), identity, ..Self::default() }
     }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
 
 /// Returns the possible paths of the undo file, with and without the number of the network

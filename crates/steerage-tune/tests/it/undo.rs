@@ -63,6 +63,28 @@ fn a_value_of_somebody_else_is_named_and_stays() {
     assert_eq!(made_up.read("sys/class/net/eth0/queues/rx-1/rps_cpus"), "00");
 }
 
+/// The first value of a setting of the machine returns only if the newest undo file is restored
+/// first.
+#[test]
+fn a_setting_of_the_machine_that_two_undo_files_have_is_restored() {
+    for interfaces in [["eth0", "eth1"], ["eth1", "eth0"]] {
+        let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
+        let mut machine = made_up.machine();
+        for (interface, budget) in interfaces.into_iter().zip([600, 900]) {
+            let wish = Wish::default().set("netdev_budget", Value::Number(budget));
+            let plan = Stages::default().with(Scope::Global).plan(&mut machine, interface, &wish);
+            let mut undo = Undo::begin(&directory, &mut machine, interface, &[&plan]).unwrap();
+            plan.new_setting().apply(&mut machine).unwrap();
+            undo.keep(&mut machine, plan.new_setting()).unwrap();
+        }
+        assert_eq!(made_up.read("proc/sys/net/core/netdev_budget"), "900");
+        for undo in Undo::load_all(&directory, &machine).unwrap() {
+            assert_eq!(undo.restore(&mut machine).unwrap().left, [""; 0]);
+        }
+        assert_eq!(made_up.read("proc/sys/net/core/netdev_budget"), "300", "{interfaces:?}");
+    }
+}
+
 #[test]
 fn what_is_kept_is_checked_and_undone() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());

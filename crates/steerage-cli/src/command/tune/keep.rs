@@ -26,7 +26,7 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         found = Undo::load_all(directory, machine)?;
         missing.extend(found.is_empty().then_some("anything"));
     }
-    // Each interface once, in the order of `load_all`.
+    // Each interface once.
     for interface in BTreeSet::from_iter(&args.interfaces) {
         match Undo::load(directory, machine, interface)? {
             Some(undo) => found.push(undo),
@@ -41,10 +41,10 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         return Ok(());
     }
     confine(args, machine, directory, &found)?;
-    // Several undo files may contain a setting of the machine, so they are restored in reverse
-    // order. All undo files are restored, and the first error is returned.
+    Undo::sort(&mut found);
+    // After an error, the other settings are still restored.
     let mut outcome = Ok(());
-    for undo in found.into_iter().rev() {
+    for undo in found {
         let name = undo.interface().to_owned();
         let restored = undo.restore(machine).map_err(Error::from);
         let said = restored.and_then(|restored| stdout::print(format!("{name}: {}", list(&restored))));

@@ -80,8 +80,8 @@ pub(super) fn open_when_read(path: &Path, mut waits: impl FnMut(u64) -> bool) ->
 ///
 /// The packets are in the files in the order in which they were sent. If several CPUs send, a file
 /// may contain a few packets from the end of the previous file's period. If packet times go back
-/// further, up to 1,024 packets stay in the present file before a file with the earlier time
-/// begins.
+/// further, up to 1,024 packets in a row stay in the present file before a file with the earlier
+/// time begins.
 ///
 /// If `keep` is a number, only this number of files is kept, as for [`FileSeries::new`].
 ///

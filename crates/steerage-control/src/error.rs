@@ -29,8 +29,8 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    fn name_and_number(self) -> (&'static str, Errno) {
-        match self {
+    fn name_and_number(self) -> (&'static str, i32) {
+        let (name, errno) = match self {
             Self::NotPermitted => ("EPERM", Errno::PERM),
             Self::NoEntry => ("ENOENT", Errno::NOENT),
             Self::Access => ("EACCES", Errno::ACCESS),
@@ -41,14 +41,13 @@ impl ErrorCode {
             Self::Range => ("ERANGE", Errno::RANGE),
             Self::Overflow => ("EOVERFLOW", Errno::OVERFLOW),
             Self::TimedOut => ("ETIMEDOUT", Errno::TIMEDOUT),
-            Self::Kernel(number) => match Errno::from_raw_os_error(number) {
-                Errno::INVAL => Self::Invalid.name_and_number(),
-                Errno::NOENT => Self::NoEntry.name_and_number(),
-                Errno::ACCESS => Self::Access.name_and_number(),
-                Errno::OPNOTSUPP => Self::NotSupported.name_and_number(),
-                other => ("EIO", other),
-            },
-        }
+            Self::Kernel(number) => {
+                let named = [Self::Invalid, Self::NoEntry, Self::Access, Self::NotSupported];
+                let same = named.into_iter().find(|code| code.number() == number);
+                return (same.map_or("EIO", Self::name), number);
+            }
+        };
+        (name, errno.raw_os_error())
     }
 
     /// Returns the name of the error number, such as `EINVAL`, or `EIO` for error numbers that are
@@ -59,7 +58,7 @@ impl ErrorCode {
 
     /// Returns the error number, as in errno(3).
     pub fn number(self) -> i32 {
-        self.name_and_number().1.raw_os_error()
+        self.name_and_number().1
     }
 }
 
@@ -83,5 +82,18 @@ impl AttributeError {
     /// Returns the code of the error.
     pub fn code(&self) -> ErrorCode {
         self.code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_the_kernel_is_passed_on() {
+        let of = |number| (ErrorCode::Kernel(number).name(), ErrorCode::Kernel(number).number());
+        let invalid = Errno::INVAL.raw_os_error();
+        assert_eq!(of(invalid), ("EINVAL", invalid));
+        assert_eq!([-1, 0, 5, 4096, i32::MAX].map(of), [-1, 0, 5, 4096, i32::MAX].map(|number| ("EIO", number)));
     }
 }

@@ -119,8 +119,8 @@ fn results(path: &Path, error: &PathError) -> String {
         PathError::System(error) if error.kind() == io::ErrorKind::NotFound => {
             format!("cannot make {path}: there is no directory above it; make it with mkdir -p")
         }
-        // The messages of `Changeable` and `Link` already say what to do.
-        PathError::Changeable { .. } | PathError::Link { .. } => error.to_string(),
+        // These messages already say what to do.
+        PathError::Changeable { .. } | PathError::Link { .. } | PathError::FileSystem { .. } => error.to_string(),
         error => format!("cannot make {path}: {error}; name another directory"),
     }
 }

@@ -38,7 +38,8 @@ pub(crate) struct Tuning {
     /// change within a quarter of a second.
     pub(crate) drift: f64,
     /// The relative error of the model and of a measurement in one load check (3 to 7 % on a
-    /// virtual machine). Buckets move only if the loads of CPUs differ by more than this error.
+    /// virtual machine). Buckets move only if the loads of CPUs differ by more than this error, or
+    /// by more than a quarter of it while a CPU is saturated.
     pub(crate) noise: f64,
     /// With this many standard deviations, one decision in forty is wrong by chance.
     pub(crate) sure: f64,

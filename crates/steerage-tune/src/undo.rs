@@ -61,8 +61,8 @@ struct Record {
     interface: String,
     identity: Identity,
     before: Setting,
-    /// The values that `tune` may have set. A value that is neither in `before` nor in `ours` was
-    /// set by a user or another program.
+    /// The values that `tune` may have set. If a knob in `ours` has another value, and not that in
+    /// `before`, a user or another program has set it.
     ours: BTreeMap<Knob, BTreeSet<String>>,
     /// The setting that `tune` kept. `None` until the measurement has ended.
     kept: Option<Setting>,

@@ -50,8 +50,8 @@ impl<'a> Seen<'a> {
     /// The share of a CPU's time that the group may use.
     ///
     /// Another program may send packets to a live device, so other programs get all the time that
-    /// they want. With devices that can wait, such as files, the group may use at least half of a
-    /// CPU. On a CPU that steerage keeps busy, the group gets what other programs leave.
+    /// they want. With devices that can wait, such as files, the group gets what other programs
+    /// leave on a CPU that steerage keeps busy, and at least half of any other CPU.
     pub(super) fn capacity(&self, cpu: u16, tuning: &Tuning) -> f64 {
         let seen = self.cpu(cpu);
         let others = match self.load.can_wait {

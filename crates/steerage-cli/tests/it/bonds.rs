@@ -28,7 +28,8 @@ const LACP_TIMEOUT: Duration = Duration::from_secs(3);
 /// cable.
 const LACP_IN_USE: &str = "port state: 63";
 
-/// The cables connect `p0` to `q0`, and `p1` to `q1`.
+/// The cables connect `p0` to `q0`, and `p1` to `q1`. The kernels of both ends send no packets of
+/// their own except LACP messages, because the run would count them: no IPv6, no ARP.
 struct Bonds {
     ends: Namespaces,
     /// A UDP socket in the near network namespace, for packets that the run leaves to the kernel.
@@ -38,17 +39,24 @@ struct Bonds {
 impl Bonds {
     fn new(options: &str) -> Option<Self> {
         let ends = Namespaces::new(2)?;
+        for end in [0, 1] {
+            let ipv6 = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
+            ends.within(end, || fs::write(ipv6, "1").unwrap_or_default());
+        }
         for nth in [0, 1] {
             ends.veth((0, &format!("p{nth}")), (1, &format!("q{nth}")));
         }
         for (end, port) in [(0, 'p'), (1, 'q')] {
-            ends.bond(end, &format!("{options} miimon 10 downdelay 20"))?;
+            ends.bond(end, &format!("{options} miimon 10 downdelay 20 num_grat_arp 0"))?;
             for nth in [0, 1] {
                 Self::add(&ends, end, &format!("{port}{nth}"));
             }
-            ends.must(end, "link set bond0 addrgenmode none up");
-            ends.address(end, end + 1, "bond0");
+            ends.must(end, "link set bond0 up");
+            ends.must(end, &format!("addr add {}/24 dev bond0", [NEAR, FAR][end]));
         }
+        let near = ends.command(0, &["cat", "/sys/class/net/bond0/address"]).output().unwrap();
+        let near = String::from_utf8(near.stdout).unwrap();
+        ends.must(1, &format!("neigh replace {NEAR} lladdr {} dev bond0 nud permanent", near.trim()));
         let kernel = ends.within(0, || bind_when_free((NEAR, 9)));
         kernel.set_nonblocking(true).unwrap();
         setsockopt(&kernel, RcvBufForce, &(8 << 20)).unwrap();
@@ -218,10 +226,6 @@ fn the_active_port_of_a_bond_changes() {
 fn a_new_port_of_a_bond_is_taken_from() {
     let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
     let started = bonds.count("af_xdp:bond0");
-    let queues = |started: &Started| {
-        let ran = run(&["top", "--once", "--json", "--to", &started.id().to_string()]);
-        by_queue(&serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}")))
-    };
     assert_eq!(queues(&started).len(), 3, "there is room for one more port");
     let mut sent = 0;
     let mut passed = 0;
@@ -314,15 +318,26 @@ fn a_port_of_a_bond_loses_its_link() {
         if is_backup {
             until("the bond has changed to the other port", || bonds.active() == ["p1", "q1"]);
         }
-        bonds.send(20);
+        let before = queues(&started)[1];
+        until("the other port is taken from", || {
+            bonds.send(2);
+            sent += 100;
+            passed += bonds.passed();
+            queues(&started)[1] > before
+        });
         bonds.ends.must(1, "link set q0 up");
         until("both ports are in use", || bonds.ports_up() == [2, 2]);
         bonds.send(20);
         let report = started.stop_at_rest();
-        assert_eq!(received(&report) + passed + bonds.passed(), sent + 2_000, "{options}: {report}");
+        assert_eq!(received(&report) + passed + bonds.passed(), sent + 1_000, "{options}: {report}");
         let by_queue = by_queue(&report);
         assert!(by_queue[..2].iter().all(|received| *received > 0), "{options}: {by_queue:?}");
     }
+}
+
+fn queues(started: &Started) -> Vec<u64> {
+    let ran = run(&["top", "--once", "--json", "--to", &started.id().to_string()]);
+    by_queue(&serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}")))
 }
 
 fn received_so_far(started: &Started) -> u64 {
@@ -334,8 +349,6 @@ fn received_so_far(started: &Started) -> u64 {
 fn a_vlan_on_a_bond_is_taken_from() {
     let Some(bonds) = Bonds::new("mode balance-xor") else { return };
     for end in [0, 1] {
-        // If IPv6 were enabled, the run would count the kernel's own IPv6 packets.
-        bonds.ends.within(end, || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap_or_default());
         let Some(vlan) = bonds.ends.vlan(end, "bond0", 5) else { return };
         bonds.ends.must(end, &format!("addr add 10.211.0.{}/24 dev {vlan}", end + 1));
     }

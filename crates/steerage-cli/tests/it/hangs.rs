@@ -26,7 +26,7 @@ use steerage_fixtures::{is_root, until};
 use crate::command_line::{Argument, assert_complete};
 use crate::fuse;
 use crate::program::{Ends, children, command, command_in};
-use crate::signals::ignores_hup;
+use crate::signals::ignores;
 
 const TTL: Duration = Duration::from_secs(3600);
 
@@ -128,8 +128,7 @@ fn with_mounted(body: impl FnOnce(&Mounted) + Send + 'static) {
 }
 
 fn signals() -> Vec<Signal> {
-    let hup = (!ignores_hup()).then_some(Signal::SIGHUP);
-    [Signal::SIGTERM, Signal::SIGINT].into_iter().chain(hup).collect()
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().filter(|signal| !ignores(*signal)).collect()
 }
 
 fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {

@@ -103,8 +103,8 @@ enum Attribute {
     PolledBy(usize),
     HashSource(usize),
     Statistic(usize, Statistic),
-    /// A file that the kernel has for a network interface, by the index of the device and the name
-    /// of the file.
+    /// A file below /sys/class/net of a device's network interface. The number is the device's
+    /// index, and the text is the file's name.
     Interface(usize, &'static str),
     Fixed(Cow<'static, str>),
     SoftnetStat,

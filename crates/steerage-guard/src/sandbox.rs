@@ -207,8 +207,8 @@ impl InForce {
         self.seccomp
     }
 
-    /// Returns the kernel's error if the kernel supports Landlock but refused to apply it. In some
-    /// cases, the user can permit Landlock, for example in the seccomp profile of a container.
+    /// Returns the kernel's error if the kernel supports Landlock but refused to apply it. In a
+    /// container, the cause may be the container's seccomp profile, which the user can change.
     pub fn landlock_refused(&self) -> Option<io::Error> {
         match self.landlock {
             Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),

@@ -22,7 +22,7 @@ const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 const NANOS: f64 = 60.0;
 const NANOS_A_LIST: f64 = 250.0;
 
-/// Packets per second at which the search begins, fewer than every machine can forward.
+/// The search begins at this rate, in packets per second, which every machine can forward.
 const RATE_MIN: f64 = 250_000.0;
 
 /// The percentage of lost packets without a hand-over: in the published measurement, about 60 %

@@ -126,8 +126,8 @@ mod tests {
     fn who_has_had_bytes_of_us_is_no_later_one() {
         let cookies = Cookies::default();
         for port in 0..2000 {
-            // Time 10 is in the first period (of 64 s), so no hash of an earlier period can match
-            // by chance.
+            // At 10 s, the first period of 64 s has not ended, so there is no earlier period whose
+            // hash could match by chance.
             let made = cookies.make(&key(port), 99, 1460, 10);
             for sent in [1, 10, 1000, 30_000] {
                 assert_eq!(cookies.read(&key(port), 120, made.wrapping_add(sent), 10), Read::Not, "{sent}");

@@ -13,7 +13,7 @@ struct Ground(PathBuf);
 
 impl Ground {
     fn new() -> Self {
-        // `Relaxed` is sufficient, because each test only needs a different number.
+        // `Relaxed` is sufficient: each test needs a number of its own, in any order.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("steerage-path-{}-{number}", std::process::id()));

@@ -2,9 +2,10 @@
 //! steerage.
 //!
 //! A row is one piece of a flow that may continue in another part: the columns of a record, and the
-//! column `state`, from which [`PartEdges::read`] creates the edges. One additional row has the
-//! fragments that wait for an earlier part, and the known datagrams. The values of `state` of all
-//! rows, one after another, are the edges as [bytes](PartEdges::to_bytes).
+//! column `state`, from which [`PartEdges::read`] creates the edges. One more row, without a flow, has
+//! two lists: IP fragments whose first fragment may be in an earlier part, and IP datagrams whose
+//! later fragments may be in a later part. The values of `state` of all rows, one after another, are
+//! the edges as [bytes](PartEdges::to_bytes).
 
 use std::collections::{BTreeMap, HashMap};
 

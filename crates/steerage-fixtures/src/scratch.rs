@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::Deref;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process;
+use std::process::{self, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An empty temporary directory, which is removed when the value is dropped.
@@ -42,6 +42,20 @@ impl Scratch {
     /// Creates a symbolic link to `target`, in directories that are created if they are missing.
     pub fn link(&self, path: &str, target: &str) {
         symlink(target, self.in_directory(path)).unwrap();
+    }
+
+    /// Copies `program` to the file `name`, which every user may execute, and returns the path of the
+    /// copy.
+    ///
+    /// Another process writes the copy. A thread of a test cannot write a program that it then
+    /// executes: while it writes, another thread may start a child, which inherits the open file. As
+    /// long as the child holds the file, the kernel refuses to execute it (ETXTBSY). For the same
+    /// reason, clippy.toml forbids `fs::copy`.
+    pub fn install(&self, name: &str, program: impl AsRef<Path>) -> PathBuf {
+        let copy = self.0.join(name);
+        let status = Command::new("install").args(["-m", "755"]).arg(program.as_ref()).arg(&copy).status().unwrap();
+        assert!(status.success(), "{}: {status}", program.as_ref().display());
+        copy
     }
 
     fn in_directory(&self, path: &str) -> PathBuf {

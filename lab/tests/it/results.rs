@@ -14,26 +14,14 @@ fn results(args: &[&str]) -> Output {
     Command::new("python3").arg(root().join("lab/results.py")).args(args).output().unwrap()
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let (path, to) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy(&path, &to);
-        } else {
-            fs::copy(path, to).unwrap();
-        }
-    }
-}
-
 /// Copies the documentation pages and the tables in lab/results.
 fn checkout(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
-    copy(&root().join("docs"), &folder.join("docs"));
-    copy(&root().join("lab/notes"), &folder.join("lab/notes"));
-    copy(&root().join("lab/results"), &folder.join("lab/results"));
-    fs::copy(root().join("README.md"), folder.join("README.md")).unwrap();
+    fs::create_dir_all(&folder).unwrap();
+    let mut copy = Command::new("cp");
+    copy.current_dir(root()).args(["-r", "--parents", "docs", "lab/notes", "lab/results", "README.md"]).arg(&folder);
+    assert!(copy.status().unwrap().success());
     folder
 }
 

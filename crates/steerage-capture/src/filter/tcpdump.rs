@@ -167,21 +167,17 @@ fn refused(text: &str, said: &str) -> FilterError {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    use std::path::PathBuf;
+    use steerage_fixtures::scratch::Scratch;
 
     use super::*;
 
-    struct Script(PathBuf);
+    struct Script(Scratch);
 
     impl Script {
-        fn new(name: &str, body: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("steerage-{}-{name}", std::process::id()));
-            fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-            Self(path)
+        fn new(body: &str) -> Self {
+            let scratch = Scratch::with_files(&[("text", &format!("#!/bin/sh\n{body}"))]);
+            scratch.install("program", scratch.join("text"));
+            Self(scratch)
         }
 
         fn compile(&self, text: &str) -> Result<Filter, FilterError> {
@@ -189,36 +185,24 @@ mod tests {
         }
 
         fn compile_within(&self, text: &str, time_max: Duration) -> Result<Filter, FilterError> {
-            let program: OsString = self.0.clone().into();
-            // A child process that another test has just forked may have the script open (ETXTBSY).
-            loop {
-                match (Compiler { program: &program, time_max }).compile(text, Some("lo"), LinkType::ETHERNET) {
-                    Err(FilterError::Tcpdump { cause, .. }) if cause.kind() == io::ErrorKind::ExecutableFileBusy => {}
-                    other => return other,
-                }
-            }
-        }
-    }
-
-    impl Drop for Script {
-        fn drop(&mut self) {
-            let _ = fs::remove_file(&self.0);
+            let program = self.0.join("program");
+            Compiler { program: program.as_ref(), time_max }.compile(text, Some("lo"), LinkType::ETHERNET)
         }
     }
 
     #[test]
     fn what_it_prints_is_bounded() {
-        let endless = Script::new("endless", "while :; do echo 1 6 0 0 0; done");
+        let endless = Script::new("while :; do echo 1 6 0 0 0; done");
         let error = endless.compile("ip").unwrap_err().to_string();
         assert!(error.contains("more behind the 1 instructions"), "{error}");
-        let endless = Script::new("endless-error", "while :; do echo tcpdump: no >&2; done");
+        let endless = Script::new("while :; do echo tcpdump: no >&2; done");
         let error = endless.compile("ip").unwrap_err().to_string();
         assert!(error.contains("no no no") && error.len() < 500, "{error}");
     }
 
     #[test]
     fn one_that_never_ends_is_ended() {
-        let hangs = Script::new("hangs", "exec sleep 100000");
+        let hangs = Script::new("exec sleep 100000");
         let error = hangs.compile_within("ip", Duration::from_millis(10)).unwrap_err();
         assert!(matches!(&error, FilterError::Tcpdump { cause, .. } if cause.kind() == io::ErrorKind::TimedOut));
         assert!(!error.is_mistake());
@@ -233,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_expression_is_one_argument() {
-        let shows = Script::new("shows", r#"for a; do printf '<%s>' "$a" >&2; done"#);
+        let shows = Script::new(r#"for a; do printf '<%s>' "$a" >&2; done"#);
         let error = shows.compile("-w $(id) ; x").unwrap_err().to_string();
         assert!(error.contains("<-ddd><--><-w $(id) ; x>;"), "{error}");
         assert!(shows.compile("a\0b").unwrap_err().to_string().contains("zero byte"));
@@ -241,8 +225,7 @@ mod tests {
 
     #[test]
     fn only_vlan_needs_the_interface() {
-        let closed =
-            Script::new("closed", "[ \"$2\" = -i ] && { echo tcpdump: no >&2; exit 1; }; echo 1; echo 6 0 0 0");
+        let closed = Script::new("[ \"$2\" = -i ] && { echo tcpdump: no >&2; exit 1; }; echo 1; echo 6 0 0 0");
         assert_eq!(closed.compile("not port 22").unwrap().instructions().len(), 1);
         assert!(closed.compile("host vlanserver").is_ok());
         let error = closed.compile("ip and(vlan 5)").unwrap_err();

@@ -62,9 +62,8 @@ fn directory_for(page: &Path, scratch: &Path, root: &Path) -> PathBuf {
     let directory = scratch.join(page.file_stem().unwrap());
     fs::create_dir_all(directory.join("examples")).unwrap();
     let entries = fs::read_dir(root.join("examples")).unwrap().map(|entry| entry.unwrap().path());
-    for from in entries.filter(|path| path.is_file()) {
-        fs::copy(&from, directory.join("examples").join(from.file_name().unwrap())).unwrap();
-    }
+    let files = entries.filter(|path| path.is_file());
+    assert!(Command::new("cp").args(files).arg(directory.join("examples")).status().unwrap().success());
     directory
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 use steerage_fixtures::is_installed;
 use steerage_fixtures::namespaces::bind_when_free;
+use steerage_fixtures::scratch::Scratch;
 
 use crate::program::{Ran, Started, command};
 
@@ -249,9 +250,9 @@ fn a_filter_leaves_out_in_the_kernel() {
 #[test]
 fn one_capability_is_enough_to_listen() {
     let Some(net) = Net::new() else { return };
-    let program = std::env::temp_dir().join(format!("steerage-{}-listens", std::process::id()));
-    std::fs::copy(env!("CARGO_BIN_EXE_steerage"), &program).unwrap();
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let scratch = Scratch::new();
+    // The build directory may be readable only by root.
+    let program = scratch.install("steerage", env!("CARGO_BIN_EXE_steerage"));
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,+net_raw"]);
     command.args(["--ambient-caps=-all,+net_raw"]).arg(&program).args(["count", "near0", "-Q", "in", "--json", "-v"]);
@@ -271,7 +272,6 @@ fn one_capability_is_enough_to_listen() {
         (&json!(30), &Value::Null),
         "{report}"
     );
-    std::fs::remove_file(&program).unwrap();
 }
 
 /// With the device `any`, each interface is a separate device that receives the packets of the

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -94,11 +93,8 @@ fn more_jobs_than_a_user_has_large_pipes() {
         return skip("to be another user takes root");
     }
     let scratch = Scratch::new();
-    let [program, file] = ["steerage", "capture"].map(|name| scratch.join(name));
-    for (from, to) in [(env!("CARGO_BIN_EXE_steerage"), &program), (capture(), &file)] {
-        fs::copy(from, to).unwrap();
-    }
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let program = scratch.install("steerage", env!("CARGO_BIN_EXE_steerage"));
+    scratch.install("capture", capture());
     let mut parallel = Command::new(&program);
     parallel.args(["parallel", "capture", "-j", "100", "--json", "--", "wc", "-c"]).current_dir(&*scratch);
     let ran = Ran::of(parallel.uid(NOBODY).gid(NOBODY).output().unwrap());

@@ -399,10 +399,9 @@ fn one_capability_is_enough_and_goes_too() {
     if !is_root() {
         return;
     }
+    let scratch = Scratch::new();
     // The build directory may be readable only by root.
-    let program = std::env::temp_dir().join(format!("steerage-{}-unprivileged", std::process::id()));
-    fs::copy(env!("CARGO_BIN_EXE_steerage"), &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = scratch.install("steerage", env!("CARGO_BIN_EXE_steerage"));
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,+net_raw"]);
     command.args(["--ambient-caps=-all,+net_raw"]).arg(&program).arg("count").args(ENDLESS).arg("-v");
@@ -419,5 +418,4 @@ fn one_capability_is_enough_and_goes_too() {
         }
         Err(error) => skip(&format!("no setpriv (util-linux): {error}")),
     }
-    fs::remove_file(&program).unwrap();
 }

@@ -326,11 +326,7 @@ fn flows_are_not_for_other_users() {
 
 /// A copy of the program that every user can run. The build directory may be readable only by root.
 fn for_anybody(place: &Place) -> PathBuf {
-    let (built, program) = (Path::new(env!("CARGO_BIN_EXE_steerage")), place.0.join("steerage"));
-    if fs::hard_link(built, &program).is_err() {
-        fs::copy(built, &program).unwrap();
-    }
-    program
+    place.0.install("steerage", env!("CARGO_BIN_EXE_steerage"))
 }
 
 #[test]

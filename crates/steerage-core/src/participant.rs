@@ -242,7 +242,7 @@ impl<M: Send> Participant<M> {
             state.offer(Offer { queue, from: me.index, to, since: me.now });
             self.has_other_queues = true;
         }
-        me.shared.notify(&mut self.published, me.index);
+        me.shared.set_inbox_bits_and_wake(&mut self.published, me.index);
         self.pending |= state.has_offered(me.index);
     }
 
@@ -341,7 +341,7 @@ impl<M: Send> Participant<M> {
             }
             self.pending = true;
         }
-        me.shared.notify(&mut self.published, me.index);
+        me.shared.set_inbox_bits_and_wake(&mut self.published, me.index);
     }
 
     fn release(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) {
@@ -358,7 +358,7 @@ impl<M: Send> Participant<M> {
                 self.pending = true;
             }
         }
-        me.shared.notify(&mut self.published, me.index);
+        me.shared.set_inbox_bits_and_wake(&mut self.published, me.index);
     }
 
     fn give_up_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {

@@ -58,9 +58,9 @@ impl Shared {
         }
     }
 
-    /// Wakes the sleeping CPUs for which frames were published. A CPU that is awake finds the
-    /// published frames through its inbox.
-    pub(crate) fn notify(&self, published: &mut Vec<Published>, by: CpuIndex) {
+    /// For each CPU and queue in `published`, sets the queue's bit in the inbox of the CPU, and wakes
+    /// the CPU if it sleeps. A CPU that is awake finds the published frames through its inbox.
+    pub(crate) fn set_inbox_bits_and_wake(&self, published: &mut Vec<Published>, by: CpuIndex) {
         self.sleepers.after_publishing();
         published.iter().for_each(|(cpu, queue)| self.inboxes[usize::from(*cpu)].note(*queue));
         self.wake_sleepers(published.iter().map(|(cpu, _)| *cpu), Some(by), true);

@@ -260,7 +260,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             }
             Phase::Wake => {
                 if !self.round.published.is_empty() {
-                    self.shared.notify(&mut self.round.published, self.runner.index);
+                    self.shared.set_inbox_bits_and_wake(&mut self.round.published, self.runner.index);
                 }
                 if self.round.worked && self.sampler.times_receiving() {
                     let took = self.platform.now().since(self.round.start);

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, bind, sendto, setsockopt, socket, sockopt,
@@ -454,8 +455,18 @@ fn a_kernel_that_forgot_its_connection_connects_again() {
             let socket = client_socket();
             setsockopt(&socket, sockopt::ReuseAddr, &true).unwrap();
             bind(socket.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port)).unwrap();
-            nix::sys::socket::connect(socket.as_raw_fd(), &SockaddrIn::from_str(&format!("{V4}:{ECHO}")).unwrap())
-                .unwrap();
+            let to = SockaddrIn::from_str(&format!("{V4}:{ECHO}")).unwrap();
+            // A child that another test has just started may hold the first socket open, until the
+            // child executes its program.
+            until("the address of the first connection is free", || {
+                match nix::sys::socket::connect(socket.as_raw_fd(), &to) {
+                    Err(Errno::EADDRNOTAVAIL) => false,
+                    connected => {
+                        connected.unwrap();
+                        true
+                    }
+                }
+            });
             let stream = TcpStream::from(socket);
             echo(&stream, b"here");
             stream

@@ -13,7 +13,7 @@ use steerage_control::instances::{self, USER_VARIABLE};
 use steerage_control::{
     Audience, CpuView, Listening, Mounted, Options, PacketSender, SETTLE_MAX, ServedFiles, Serving, Tree, find,
 };
-use steerage_text::printable;
+use steerage_text::{counted, printable};
 
 use crate::args::{ControlArgs, RunArgs};
 use crate::error::Error;
@@ -88,7 +88,9 @@ impl ControlTree {
         }
         let uid = geteuid().as_raw();
         let queues_off = prepared.queues_off;
-        let cpus: Vec<CpuId> = handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect();
+        let snapshot = handle.snapshot();
+        let cpus: Vec<CpuId> = snapshot.cpus.iter().map(|cpu| cpu.cpu).collect();
+        let queues = snapshot.queues.len();
         let tree = Arc::new(Tree::new(handle, Options { machine, uid, queues_off, settle_max: SETTLE_MAX }));
         let failed = |error| Error::System { operation: "serve the control tree", error };
         let mut served = ServedTree::default();
@@ -98,7 +100,7 @@ impl ControlTree {
         if let Some(socket) = prepared.socket {
             served.tap = Some(Arc::clone(tap));
             let tap = Arc::clone(tap);
-            let packets = move |request: &Value| attach(&tap, request, &cpus);
+            let packets = move |request: &Value| attach(&tap, request, &cpus, queues);
             served._socket = Some(socket.serve_with_packets(tree, report, packets).map_err(failed)?);
         }
         Ok(served)
@@ -107,8 +109,14 @@ impl ControlTree {
 
 /// Returns a function that sends copies of the requested packets until the client disconnects or
 /// the run ends.
-fn attach(tap: &Arc<Tap>, request: &Value, cpus: &[CpuId]) -> Result<PacketSender, String> {
+fn attach(tap: &Arc<Tap>, request: &Value, cpus: &[CpuId], queues: usize) -> Result<PacketSender, String> {
     let wanted = Wanted::deserialize(request).map_err(|error| error.to_string())?;
+    if let Some(cpu) = wanted.cpus.iter().find(|cpu| !cpus.contains(&CpuId(**cpu))) {
+        return Err(format!("the run does not use CPU {cpu}: it uses the CPUs {}", CpuMask::from_iter(cpus.to_vec())));
+    }
+    if let Some(queue) = wanted.queues.iter().find(|queue| **queue >= queues) {
+        return Err(format!("the run has no queue {queue}: it has {}, from 0 on", counted(queues as u64, "queue")));
+    }
     let client = tap.attach(wanted, cpus).map_err(|error| error.to_string())?;
     Ok(Box::new(move |stream| {
         if let Err(error) = client.pass_on(stream) {

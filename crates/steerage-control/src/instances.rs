@@ -20,7 +20,9 @@ use rustix::process::geteuid;
 use crate::socket::{Client, SocketError, find};
 
 const NO_DIRECTORY: &str =
-    "without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH; then name it with --to PATH";
+    "without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH; then name it by this PATH";
+
+const BY_PATH: &str = "another user's run is named by the path of its socket";
 
 const ROOT_DIRECTORY: &str = "/run/steerage";
 
@@ -63,18 +65,21 @@ pub enum SearchError {
     #[error(
         "no run {name} was found: {}",
         match why {
-            NoInstance::NoDirectory => NO_DIRECTORY,
-            _ => "`steerage get` lists the runs, and --to PATH names any socket",
+            NoInstance::NoDirectory => NO_DIRECTORY.to_owned(),
+            _ if others.is_empty() => format!("none is running; {BY_PATH}"),
+            _ => format!("there {}; {BY_PATH}", listed(others)),
         }
     )]
     NoneOfThisName {
         /// The name that the caller gave.
         name: String,
-        /// Why the search found no instance.
+        /// Why the search found no instance of this name.
         why: NoInstance,
+        /// The names of the instances that the search found.
+        others: Vec<String>,
     },
     /// Several instances run, and the caller named no instance.
-    #[error("there are {} runs: choose one with --to: {}", .names.len(), .names.join(", "))]
+    #[error("there {}; choose one with --to", listed(.names))]
     Several {
         /// The names of the instances. A name that is a process number is followed by the command
         /// line of the process.
@@ -94,10 +99,10 @@ pub enum SearchError {
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub enum NoInstance {
     /// A search by root finds only runs of root.
-    #[error("no run of root was found: start one, or name another user's socket with --to PATH")]
+    #[error("no run of root was found: start one, or name another user's run by the path of its socket")]
     OfRoot,
     /// Neither this user nor root runs an instance.
-    #[error("no run was found: start one, or name its socket with --to PATH")]
+    #[error("no run was found: start one, or name a run by the path of its socket")]
     OfUser,
     /// Runs have no control sockets, because there is no directory for them.
     #[error("no run was found: {NO_DIRECTORY}")]
@@ -134,7 +139,9 @@ impl InstanceSocket {
         let client = Client::connect(&self.path)?;
         let (uid, us) = (client.peer()?, geteuid().as_raw());
         if self.was_found && ![0, us].contains(&uid) {
-            return Err(io::Error::other(format!("a process of user {uid} listens there, --to PATH would ask it")));
+            return Err(io::Error::other(format!(
+                "a process of user {uid} listens there; to ask it anyway, name the socket by its path"
+            )));
         }
         Ok(client)
     }
@@ -158,15 +165,34 @@ pub fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
     match to {
         Some(name) if name.contains('/') => Ok(InstanceSocket { path: PathBuf::from(name), was_found: false }),
         Some(name) => {
-            let file = format!("{name}.sock");
-            let named = all()?.into_iter().find(|instance| instance.path.ends_with(&file));
-            named.ok_or_else(|| SearchError::NoneOfThisName { name: name.to_owned(), why: why_none() })
+            let (all, file) = (all()?, format!("{name}.sock"));
+            let process: Option<u32> = name.parse().ok();
+            let of_process = |instance: &&InstanceSocket| {
+                process.is_some() && instance.connect().and_then(|client| client.peer_process()).ok() == process
+            };
+            let named = all.iter().find(|instance| instance.path.ends_with(&file));
+            named.or_else(|| all.iter().find(of_process)).cloned().ok_or_else(|| SearchError::NoneOfThisName {
+                name: name.to_owned(),
+                why: why_none(),
+                others: names(&all),
+            })
         }
         None => match all()?.as_slice() {
             [] => Err(SearchError::None(why_none())),
             [only] => Ok(only.clone()),
-            several => Err(SearchError::Several { names: several.iter().map(|one| described(&one.name())).collect() }),
+            several => Err(SearchError::Several { names: names(several) }),
         },
+    }
+}
+
+fn names(instances: &[InstanceSocket]) -> Vec<String> {
+    instances.iter().map(|instance| described(&instance.name())).collect()
+}
+
+fn listed(names: &[String]) -> String {
+    match names {
+        [name] => format!("is one run: {name}"),
+        _ => format!("are {} runs: {}", names.len(), names.join(", ")),
     }
 }
 

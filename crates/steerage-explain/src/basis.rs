@@ -71,6 +71,8 @@ pub struct AdviceBasis {
     pub interfaces: Vec<InterfaceQueues>,
     /// A sentence about the packet metadata of each interface's network card.
     pub cards: Vec<String>,
+    /// The kernel's `netdev_max_backlog`, which the advice never lowers. `None` if unknown.
+    pub kernel_backlog: Option<u64>,
     /// The CPU time that the kernel spent on the packets, if the only device is an interface.
     pub kernel: Option<KernelLoad>,
 }

@@ -29,6 +29,7 @@
 //!     devices: vec!["synthetic".to_owned()],
 //!     interfaces: Vec::new(),
 //!     cards: Vec::new(),
+//!     kernel_backlog: None,
 //!     kernel: None,
 //! };
 //! let traffic = TrafficExplanation {

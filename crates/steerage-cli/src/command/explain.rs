@@ -46,11 +46,9 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         let random_key = args.hash.has_random_key() && hash == hasher.name();
         Explanation { what, command, hash, random_key, top: args.top }
     };
-    // An argument with `>` is a flow. A file with `>` in its name can be given as ./a>b.
-    if let [what] = args.what.as_slice()
-        && what.contains('>')
-        && !what.contains('/')
-    {
+    // Words with `>` are a flow. A file with `>` in its name can be given as ./a>b.
+    let what = args.what.join(" ");
+    if what.contains('>') && !what.contains('/') {
         let key: FlowKey = what.parse().map_err(CommandLineError::Flow)?;
         let hashed = command.affinity.key(key);
         let flow = FlowExplanation { flow: key, key: hashed, hash: hasher.hash(&hashed) };
@@ -158,6 +156,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         devices: args.what.clone(),
         cards,
         interfaces: live.iter().map(|name| InterfaceQueues::read(name)).collect(),
+        kernel_backlog: root.number("/proc/sys/net/core/netdev_max_backlog"),
         kernel,
     };
     let snapshot = ended.report.document.snapshot;
@@ -204,8 +203,17 @@ fn asked(args: &ExplainArgs) -> Option<Rate> {
     rate(rates.sum::<Option<u64>>()?, Duration::from_secs(1), RateFrom::Asked)
 }
 
+/// Returns true for the words before a `>` that the shell took for a redirection, as in
+/// `tcp 10.0.0.1:5`.
+fn is_half_flow(what: &[String]) -> bool {
+    matches!(what, [protocol, from] if format!("{protocol} {from} > {from}").parse::<FlowKey>().is_ok())
+}
+
 fn open(args: &ExplainArgs) -> Result<Opened, Error> {
     let filter = args.filter.as_deref();
+    if is_half_flow(&args.what) {
+        return Err(CommandLineError::HalfFlow { what: args.what.join(" ") }.into());
+    }
     instance::check_filter(&args.what, filter)?;
     let opened = steerage_device::open_all_with(&args.what, &instance::capture_options(filter), |interface| {
         let direction = args.command.direction(args.direction);

@@ -26,6 +26,8 @@ pub(crate) enum CommandLineError {
     NothingToFilter { device: String },
     #[error(transparent)]
     Flow(#[from] ParseFlowKeyError),
+    #[error("{what} is half of a flow: write the whole flow in quotes: steerage explain '{what} > ADDRESS:PORT'")]
+    HalfFlow { what: String },
     #[error("{spec} stands for several outputs, and send has one: use fanout for several")]
     SeveralOutputs { spec: String },
     #[error("only --undo takes several interfaces: write the command once for each of {}", .interfaces.join(", "))]

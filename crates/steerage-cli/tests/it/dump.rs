@@ -70,7 +70,11 @@ impl Dump {
         let mut child = Ends(command(&[&["dump", run, "-w", "-"], args].concat()).spawn().unwrap());
         let mut out = child.stdout.take().unwrap();
         let mut capture = vec![0; 28];
-        out.read_exact(&mut capture).unwrap();
+        if out.read_exact(&mut capture).is_err() {
+            let mut err = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+            panic!("{args:?}: {err}");
+        }
         let read = move || {
             out.read_to_end(&mut capture).unwrap();
             capture
@@ -114,7 +118,14 @@ fn every_packet_arrives_as_it_is_wanted() {
     // another client can connect.
     let (capture, err) = first.end();
     assert_eq!((whole_packets(&capture), err.as_str()), (3, "3 packets, 0 missed\n"));
-    let other = Dump::new(&fed.socket, &["--queue", "7", "--cpu", "1"]);
+    for (asked, answer) in [
+        (["--queue", "7"], "the run has no queue 7: it has 1 queue, from 0 on"),
+        (["--cpu", "2"], "the run does not use CPU 2: it uses the CPUs 0-1"),
+    ] {
+        let refused = run(&[&["dump", &fed.socket], &asked[..]].concat());
+        assert_eq!((refused.code, refused.complaint().contains(answer)), (Some(1), true), "{refused:?}");
+    }
+    let other = Dump::new(&fed.socket, &["--queue", "0", "--cpu", "1", "icmp"]);
     let report = fed.end().report();
     assert_eq!(report["snapshot"]["received"], 1000);
 

@@ -34,6 +34,11 @@ fn written(name: &str, packets: &[(u8, u8)]) -> PathBuf {
 #[test]
 fn a_flow_and_its_way_back_go_to_one_cpu() {
     let there = explained(&["tcp 10.0.0.1:5 > 10.0.0.2:80", "--hash-key", KEY]);
+    let words = explained(&["tcp", "10.0.0.1:5", ">", "10.0.0.2:80", "--hash-key", KEY]);
+    assert_eq!(words["flow"], there["flow"]);
+    let half = run(&["explain", "tcp", "10.0.0.1:5"]);
+    assert_eq!(half.code, Some(2));
+    assert!(half.complaint().contains("steerage explain 'tcp 10.0.0.1:5 > ADDRESS:PORT'"), "{half:?}");
     let back = explained(&["tcp 10.0.0.2:80 > 10.0.0.1:5", "--hash-key", KEY]);
     assert_eq!(there["flow"]["flow"], "tcp 10.0.0.1:5 > 10.0.0.2:80");
     for field in ["key", "hash", "bucket", "cpus"] {

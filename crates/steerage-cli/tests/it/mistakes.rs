@@ -200,7 +200,7 @@ const TYPICAL: [(&str, &str); 47] = [
     ("fanout synthetic:packets=1", "--to <OUTPUT>"),
     ("fanout synthetic:packets=1 --to out.pcap", "write pcap: before its name"),
     ("send out.pcap synthetic:packets=1", "write pcap: before its name"),
-    ("get --to 99999999", "--to PATH"),
+    ("get --to 99999999", "by the path of its socket"),
     ("run nowhere.toml", "`ls` shows the files"),
 ];
 

@@ -70,6 +70,14 @@ impl Client {
         Ok(socket_peercred(self.stream.get_ref())?.uid.as_raw())
     }
 
+    /// Returns the process number of the listening process.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn peer_process(&self) -> io::Result<u32> {
+        Ok(socket_peercred(self.stream.get_ref())?.pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
     /// Returns the value of the attribute at `path`, with its newline.
     ///
     /// # Errors

@@ -22,6 +22,11 @@ pub(super) fn backlog_max(rate: Option<f64>, busiest: f64) -> Option<u64> {
     (packets > BACKLOG_DEFAULT).then(|| packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64))
 }
 
+/// Returns the backlog to set in the kernel, or `None` if the present one is large enough.
+fn raised(wanted: Option<u64>, now: Option<u64>) -> Option<u64> {
+    wanted.filter(|wanted| now.is_none_or(|now| now < *wanted))
+}
+
 #[derive(Debug, Serialize)]
 pub(super) struct Commands {
     pub(super) steerage: Vec<String>,
@@ -125,7 +130,7 @@ fn for_the_kernel(
         let off = |interface: &InterfaceQueues| format!("sudo ethtool -K {} rxhash off", shell_word(&interface.name));
         commands.extend(interfaces.iter().map(off));
     }
-    if let Some(packets) = backlog {
+    if let Some(packets) = raised(backlog, basis.kernel_backlog) {
         commands.push(format!("sudo sysctl net.core.netdev_max_backlog={packets}"));
     }
     if stuck {
@@ -153,6 +158,12 @@ mod tests {
         // The first two expected limits are 4,000 and 250,000 packets, rounded up to powers of two.
         assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
         assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
+    }
+
+    #[test]
+    fn the_kernels_backlog_is_not_lowered() {
+        assert_eq!([raised(Some(4096), None), raised(Some(4096), Some(1000))], [Some(4096); 2]);
+        assert_eq!([raised(Some(4096), Some(300_000)), raised(None, Some(1000))], [None; 2]);
     }
 
     #[test]

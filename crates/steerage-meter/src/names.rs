@@ -52,7 +52,8 @@ pub(super) const TEXT_MAX: usize = 255;
 const DNS_PORT: u16 = 53;
 
 /// The names in a flow's packets. Unprintable bytes, spaces, commas and backslashes are written as
-/// `\DDD`. A name is cut off after 255 bytes.
+/// `\DDD`. Each text has at most 255 bytes: a longer name is cut, and `dns_answer` ends before the
+/// first value that does not fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowNames {

@@ -87,8 +87,8 @@ fn read_record(message: &[u8], at: usize, text: &mut Text) -> Option<usize> {
     Some(end)
 }
 
-/// Adds a value to the text, with a space between values. A value that does not fit completely is
-/// not added.
+/// Adds a value to the text, with a space between values. The text has no part of a value: it ends
+/// before the first value that does not fit completely.
 fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     if text.is_empty() {
         text.put(value)
@@ -171,6 +171,24 @@ mod tests {
         assert_eq!(read(&response).unwrap().response, Some((0, Some(expected.into()))));
         assert_eq!(read(&response[..response.len() - 1]).unwrap().response, Some((0, Some(expected[..22].into()))));
         assert_eq!(read(&message(0x8183, 1, 0, QUESTION)).unwrap().response, Some((3, None)));
+    }
+
+    #[test]
+    fn an_answer_ends_before_the_first_value_that_does_not_fit() {
+        let record = |address: [u8; 4]| [&b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x09\x00\x04"[..], &address].concat();
+        // 18 addresses of 13 bytes take 251 bytes with the spaces between them, and no other
+        // address fits into the rest.
+        let mut addresses = vec![[203, 0, 113, 100]; 18];
+        let whole = vec!["203.0.113.100"; 18].join(" ");
+        let answer = |addresses: &[[u8; 4]]| {
+            let records: Vec<u8> = addresses.iter().copied().flat_map(record).collect();
+            read(&message(0x8180, 1, addresses.len() as u16, &[QUESTION, &records].concat())).unwrap().response
+        };
+        addresses.extend([[1, 1, 1, 1], [8, 8, 8, 8]]);
+        assert_eq!(answer(&addresses), Some((0, Some(whole.as_str().into()))));
+        // With 17 addresses, 18 bytes are free: the long address in the middle takes no place.
+        addresses.splice(17.., [[1, 1, 1, 1], [203, 0, 113, 250], [8, 8, 8, 8]]);
+        assert_eq!(answer(&addresses), Some((0, Some(format!("{} 1.1.1.1", &whole[..17 * 14 - 1]).into()))));
     }
 
     #[test]

@@ -2,8 +2,14 @@ use std::fmt::Write;
 
 use super::TEXT_MAX;
 
+/// A text of at most [`TEXT_MAX`] bytes.
 #[derive(Debug, Default)]
-pub(super) struct Text(String);
+pub(super) struct Text {
+    text: String,
+    /// True if a part did not fit. All later parts are left out, even those that would fit, so that
+    /// the text has no holes.
+    is_full: bool,
+}
 
 impl Text {
     /// In a name, spaces, backslashes, commas, unprintable bytes and the bytes in `also` are
@@ -20,28 +26,33 @@ impl Text {
     }
 
     pub(super) fn separate(&mut self, by: char) -> &mut Self {
-        if !self.0.is_empty() {
+        if !self.is_empty() {
             self.put(format_args!("{by}"));
         }
         self
     }
 
-    /// Adds a text, or nothing if the text does not fit completely.
+    /// Adds a part, or nothing if the part does not fit completely.
     pub(super) fn put(&mut self, part: std::fmt::Arguments<'_>) -> &mut Self {
-        let before = self.0.len();
-        let _ = self.0.write_fmt(part);
-        if self.0.len() > TEXT_MAX {
-            self.0.truncate(before);
+        if self.is_full {
+            return self;
+        }
+        let before = self.text.len();
+        let _ = self.text.write_fmt(part);
+        if self.text.len() > TEXT_MAX {
+            self.text.truncate(before);
+            self.is_full = true;
         }
         self
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.text.is_empty()
     }
 
     pub(super) fn take(&mut self) -> Option<Box<str>> {
-        if self.0.is_empty() { None } else { Some(std::mem::take(&mut self.0).into_boxed_str()) }
+        let Self { text, .. } = std::mem::take(self);
+        if text.is_empty() { None } else { Some(text.into_boxed_str()) }
     }
 }
 
@@ -58,9 +69,14 @@ mod tests {
     }
 
     #[test]
-    fn it_ends() {
+    fn after_a_part_that_does_not_fit_the_text_ends() {
         let mut text = Text::default();
-        text.name(&[0; 100], &[]).name(&[b'a'; 1000], &[]).name(&[0], &[]);
-        assert_eq!(text.take().map(|text| text.len()), Some(TEXT_MAX));
+        text.name(&[0; 100], &[]).name(&[b'a'; 1000], &[]);
+        assert_eq!(text.take().map(|text| text.len()), Some(63 * 4));
+        let long = "a".repeat(TEXT_MAX - 2);
+        text.name(long.as_bytes(), &[]).name(b"\xff", &[]).separate(',').name(b"b", &[]);
+        assert_eq!(text.take().as_deref(), Some(&*long));
+        text.name(b"c", &[]);
+        assert_eq!(text.take().as_deref(), Some("c"));
     }
 }

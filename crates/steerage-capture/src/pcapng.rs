@@ -276,7 +276,9 @@ impl Pcapng {
         }
         // The link type has 16 bits in the file.
         let link = LinkType(interface.linktype.0 as u16);
-        let value = |code| interface.options.iter().find(|option| option.code == code).map(|option| &*option.value);
+        // `pcap-parser` also returns what follows the end of the options, which is no option.
+        let options = || interface.options.iter().take_while(|option| option.code != OptionCode::EndOfOpt);
+        let value = |code| options().find(|option| option.code == code).map(|option| &*option.value);
         let resolution = value(OptionCode::IfTsresol).and_then(|value| value.first().copied());
         // `pcap-parser` reads `if_tsoffset` as little-endian in every section.
         let offset = value(OptionCode::IfTsoffset).and_then(|value| value.first_chunk().copied());

@@ -140,6 +140,21 @@ fn each_interface_has_its_own_clock() {
 }
 
 #[test]
+fn what_follows_the_end_of_the_options_is_no_option() {
+    for big_endian in [false, true] {
+        // The link type, the snap length, the end of the options, and then a resolution of 1 ns.
+        let words_of = |halves: [u16; 8]| match big_endian {
+            true => halves.map(u16::to_be_bytes).concat(),
+            false => halves.map(u16::to_le_bytes).concat(),
+        };
+        let mut body = words_of([1, 0, 0, 0, 0, 0, 9, 1]);
+        body.extend([9, 0, 0, 0]);
+        let file = [section(big_endian), block(big_endian, 1, &body), at(big_endian, 0, 5)];
+        assert_eq!(noted(file.concat())[0].0, 5000);
+    }
+}
+
+#[test]
 fn a_time_that_cannot_be_is_no_time() {
     let good = [section(false), clocked(false, 0, -10), at(false, 0, 11)].concat();
     let file = [good, at(false, 0, 9), at(false, 0, u64::MAX), at(false, 0, 12)].concat();

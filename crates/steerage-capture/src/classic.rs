@@ -11,7 +11,7 @@ use steerage::{
 
 use super::sift::Sifting;
 use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
-use super::{CUT, DAMAGED, PACKET_BYTES_MAX};
+use super::{CUT, PACKET_BYTES_MAX};
 use crate::filter::FileFilters;
 
 pub(super) const HEADER_BYTES: usize = 24;
@@ -210,5 +210,5 @@ impl Classic {
 
 #[cold]
 fn too_long(captured: u32) -> Wrong {
-    Wrong::new(format!("a packet says it has {captured} bytes, more than {PACKET_BYTES_MAX}"), DAMAGED)
+    Wrong::damaged(format!("a packet says it has {captured} bytes, more than {PACKET_BYTES_MAX}"))
 }

@@ -19,7 +19,7 @@ use super::pcapng::Pcapng;
 use super::source::{Input, Pipe, Shared, Source};
 use super::unpack::Compression;
 use super::walk::Wrong;
-use super::{CUT, DAMAGED, Format, GIVE, classic, recognise};
+use super::{CUT, DAMAGED_PACKED, Format, GIVE, classic, recognise};
 use crate::filter::FrameKind;
 
 const STANDARD_INPUT_NAME: &str = "standard input";
@@ -222,7 +222,7 @@ pub(super) fn unreadable(name: &str, is_packed: bool, offset: u64, error: io::Er
         }
         // The decompressors report damaged data as `InvalidData` or `InvalidInput`.
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if is_packed => {
-            DeviceError::new(name, "unpack the capture", error).at(offset).advise(DAMAGED)
+            DeviceError::new(name, "unpack the capture", error).at(offset).advise(DAMAGED_PACKED)
         }
         io::ErrorKind::Unsupported if is_packed => DeviceError::new(name, "unpack the capture", error).at(offset),
         _ => DeviceError::new(name, "read the capture", error).at(offset),

@@ -133,6 +133,9 @@ const _: () = assert!(PACKET_BYTES_MAX <= u32::MAX as usize / 2 && BLOCK_BYTES <
 const _: () = assert!(INTERFACES_MAX <= u16::MAX as usize + 1);
 
 const DAMAGED: &str = "the file is damaged from there on, the packets before are sound";
+/// Damage to compressed data can change the bytes of many packets before unpacking fails or a
+/// checksum differs.
+const DAMAGED_PACKED: &str = "the file is damaged there or before, and packets before may be wrong";
 const CUT: &str = "the file was cut short, the packets before are sound";
 /// Formats that steerage recognises but cannot read: first bytes, name, and advice.
 const REFUSED: [(&[u8], &str, &str); 16] = [

@@ -19,7 +19,7 @@ use steerage::{
 use super::clock::Clock;
 use super::sift::Sifting;
 use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
-use super::{DAMAGED, INTERFACES_MAX, PACKET_BYTES_MAX, RECORD_BYTES_MAX};
+use super::{INTERFACES_MAX, PACKET_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::filter::{FileFilters, FrameKind};
 
 /// Plain packet blocks are obsolete, but old files still contain them.
@@ -261,7 +261,7 @@ impl Pcapng {
     fn interface(&self, number: u32) -> Result<Interface, Wrong> {
         self.interfaces.get(number as usize).copied().ok_or_else(|| {
             let known = self.interfaces.len();
-            damaged(format!("a packet is of interface {number}, and {known} have been described before it"))
+            Wrong::damaged(format!("a packet is of interface {number}, and {known} have been described before it"))
         })
     }
 
@@ -269,10 +269,10 @@ impl Pcapng {
         let parse =
             if self.big_endian { parse_interfacedescriptionblock_be } else { parse_interfacedescriptionblock_le };
         let Ok((_, interface)) = parse(block) else {
-            return Err(damaged("an interface's description cannot be read".to_owned()));
+            return Err(Wrong::damaged("an interface's description cannot be read".to_owned()));
         };
         if self.interfaces.len() == INTERFACES_MAX {
-            return Err(damaged(format!("there are more than {INTERFACES_MAX} interfaces")));
+            return Err(Wrong::damaged(format!("there are more than {INTERFACES_MAX} interfaces")));
         }
         // The link type has 16 bits in the file.
         let link = LinkType(interface.linktype.0 as u16);
@@ -292,7 +292,7 @@ impl Pcapng {
 
     fn begin_section(&mut self, block: &[u8]) -> Result<(), Wrong> {
         let Ok((_, section)) = parse_sectionheaderblock(block) else {
-            return Err(damaged("a section's header cannot be read".to_owned()));
+            return Err(Wrong::damaged("a section's header cannot be read".to_owned()));
         };
         if section.major_version != VERSION_MAJOR {
             let text = format!("a section says it is of version {}, and only 1 is known", section.major_version);
@@ -320,14 +320,14 @@ fn check_room(block: &[u8], header_bytes: usize, len: u32) -> Result<(), Wrong> 
     let room = block.len() - header_bytes - TRAILER_BYTES;
     let most = room.min(PACKET_BYTES_MAX);
     if len as usize > most {
-        return Err(damaged(format!("a packet says it has {len} bytes, more than the {most} that can be")));
+        return Err(Wrong::damaged(format!("a packet says it has {len} bytes, more than the {most} that can be")));
     }
     Ok(())
 }
 
 #[cold]
 fn shorter_than_its_header(block: &[u8]) -> Wrong {
-    damaged(format!("a packet's block has {} bytes, fewer than its header", block.len()))
+    Wrong::damaged(format!("a packet's block has {} bytes, fewer than its header", block.len()))
 }
 
 fn is_read(kind: u32) -> bool {
@@ -342,9 +342,9 @@ fn is_big_endian(section_header: &[u8; BLOCK_BYTES_MIN]) -> Result<bool, Wrong> 
     match BOM_MAGIC {
         bom if bom == read_u32(section_header, 8, true) => Ok(true),
         bom if bom == read_u32(section_header, 8, false) => Ok(false),
-        bom => {
-            Err(damaged(format!("the byte order of a section is unknown: bytes 8 to 11 are not {bom:x} either way")))
-        }
+        bom => Err(Wrong::damaged(format!(
+            "the byte order of a section is unknown: bytes 8 to 11 are not {bom:x} either way"
+        ))),
     }
 }
 
@@ -355,10 +355,5 @@ fn read_u32(bytes: &[u8], at: usize, big_endian: bool) -> u32 {
 }
 
 fn wrong(text: String) -> Stop {
-    Stop::Wrong(damaged(text))
-}
-
-#[cold]
-fn damaged(text: String) -> Wrong {
-    Wrong::new(text, DAMAGED)
+    Stop::Wrong(Wrong::damaged(text))
 }

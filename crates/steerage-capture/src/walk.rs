@@ -1,5 +1,6 @@
 use std::io;
 
+use super::{DAMAGED, DAMAGED_PACKED};
 use steerage::{
     DeviceError, LinkType,
     device::{Lending, RecordForm, Spot},
@@ -127,12 +128,18 @@ pub(super) enum Stop {
 #[derive(Debug)]
 pub(super) struct Wrong {
     text: String,
-    advice: &'static str,
+    /// `None` if the capture is damaged.
+    advice: Option<&'static str>,
 }
 
 impl Wrong {
     pub(super) fn new(text: String, advice: &'static str) -> Self {
-        Self { text, advice }
+        Self { text, advice: Some(advice) }
+    }
+
+    #[cold]
+    pub(super) fn damaged(text: String) -> Self {
+        Self { text, advice: None }
     }
 
     pub(super) fn text(&self) -> &str {
@@ -143,6 +150,7 @@ impl Wrong {
     pub(super) fn into_error(self, device: &str, offset: u64, packed: bool) -> DeviceError {
         let cause = io::Error::new(io::ErrorKind::InvalidData, self.text);
         let operation = if packed { "read the capture, unpacked," } else { "read the capture" };
-        DeviceError::new(device, operation, cause).at(offset).advise(self.advice)
+        let advice = self.advice.unwrap_or(if packed { DAMAGED_PACKED } else { DAMAGED });
+        DeviceError::new(device, operation, cause).at(offset).advise(advice)
     }
 }

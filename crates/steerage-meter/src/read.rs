@@ -94,7 +94,8 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let header: &[u8; ipv6::BYTES + udp::BYTES] = packet.first_chunk()?;
     let (protocol, payload) = (header[6], be16(header, 4));
     let (from_port, to_port) = (be16(header, ipv6::BYTES), be16(header, ipv6::BYTES + 2));
-    if header[0] >> 4 != 6 {
+    // The length 0 states no length.
+    if header[0] >> 4 != 6 || payload == 0 {
         return None;
     }
     let stated = ipv6::BYTES as u32 + u32::from(payload);
@@ -218,6 +219,8 @@ pub(super) fn dissect(frame: &[u8], link: LinkType, layers: Layers) -> Dissectio
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use proptest::prelude::*;
 
     use steerage::flow::wire::FrameBuilder;
@@ -264,10 +267,13 @@ mod tests {
     }
 
     fn frames() -> impl Strategy<Value = Vec<u8>> {
-        let kinds = (any::<[bool; 3]>(), any::<[u8; 80]>());
-        let frame = kinds.prop_map(|([tagged, six, tcp], random)| {
+        let kinds = (any::<[bool; 4]>(), any::<[u8; 80]>());
+        let frame = kinds.prop_map(|([tagged, six, tcp, unstated], random)| {
             let protocol = if tcp { protocol::TCP } else { protocol::UDP };
             let mut packet = random.to_vec();
+            if unstated {
+                packet[if six { 4..6 } else { 2..4 }].fill(0);
+            }
             if six {
                 (packet[0], packet[6]) = (ipv6::PLAIN, protocol);
             } else {
@@ -298,6 +304,29 @@ mod tests {
                 prop_assert_eq!(plain, slow);
             }
         }
+    }
+
+    #[test]
+    fn a_packet_without_a_stated_length_ends_with_its_frame() {
+        let frame = |six: bool| {
+            let ends = if six {
+                [[0xfd; 16], [0xfe; 16]].map(IpAddr::from)
+            } else {
+                [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from)
+            };
+            let mut frame = FrameBuilder::tcp((ends[0], 1), (ends[1], 2)).flags(tcp::ACK).frame(b"data");
+            frame[if six { 18..20 } else { 16..18 }].fill(0);
+            frame
+        };
+        for (six, header) in [(false, ipv4::BYTES), (true, ipv6::BYTES)] {
+            let (plain, seen) = both(&frame(six), LinkType::ETHERNET, Layers::Inner);
+            assert!(plain.is_none_or(|plain| plain == seen));
+            assert_eq!((seen.ip_bytes as usize, seen.segment.bytes), (header + tcp::BYTES + 4, 4));
+        }
+        // After an IPv6 header whose next header is none, the rest of the frame is padding.
+        let mut nothing = frame(true);
+        nothing[20] = protocol::NOTHING;
+        assert_eq!(both(&nothing, LinkType::ETHERNET, Layers::Inner).1.ip_bytes as usize, ipv6::BYTES);
     }
 
     #[test]

@@ -46,10 +46,11 @@ impl<'a> Walk<'a> {
         let header = self.begin_ip::<{ ipv6::BYTES }>(6)?;
         self.take::<{ ipv6::BYTES }>(HeaderKind::Ipv6)?;
         let protocol = header[6];
-        // In a jumbogram (RFC 2675), the IPv6 header states the length 0, and hop-by-hop options
-        // state the real length.
+        // The length 0 states no length, unless nothing follows the header: in a jumbogram (RFC
+        // 2675), hop-by-hop options state the length, and packets that the kernel merged (BIG TCP)
+        // have the length 0 even without these options.
         let stated = match be16(header, 4) {
-            0 if protocol == protocol::HOP_BY_HOP => 0,
+            0 if protocol != protocol::NOTHING => 0,
             payload => ipv6::BYTES as u32 + u32::from(payload),
         };
         self.enter_ip(Flow { version: 6, at: start, protocol, ports: (0, 0) }, stated);

@@ -494,6 +494,11 @@ fn lengths_flags_and_offsets() {
     let found = ethernet(&eth(0x86dd, &v6(protocol::HOP_BY_HOP, &[&DESTINATION_TO_UDP[..], &UDP].concat())));
     assert_eq!(found.ip.map(|ip| (ip.version, ip.protocol, ip.stated_bytes)), Some((6, 17, Some(56))));
     assert_eq!((found.transport_offset, found.payload_offset), (Some(62), Some(70)));
+    for (protocol, stated) in [(protocol::TCP, None), (protocol::HOP_BY_HOP, None), (protocol::NOTHING, Some(40))] {
+        let mut packet = v6(protocol, &tcp);
+        packet[4..6].fill(0);
+        assert_eq!(ethernet(&eth(0x86dd, &packet)).ip.map(|ip| ip.stated_bytes), Some(stated), "{protocol}");
+    }
 }
 
 fn frame_like() -> impl Strategy<Value = Vec<u8>> {

@@ -1,6 +1,8 @@
 //! The capture formats that steerage writes, in the machine's byte order: pcap and pcapng
 //! (draft-ietf-opsawg-pcapng).
 
+use std::collections::BTreeMap;
+
 use steerage::{LinkType, WallTime};
 
 use super::PACKET_BYTES_MAX;
@@ -47,7 +49,7 @@ pub enum StreamFormat {
     Pcapng,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Interface {
     pub(super) link: LinkType,
     pub(super) has_nanos: bool,
@@ -192,7 +194,7 @@ impl StreamFormat {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct PcapngEncoder {
-    interfaces: Vec<LinkType>,
+    interfaces: BTreeMap<LinkType, u32>,
 }
 
 impl PcapngEncoder {
@@ -208,13 +210,13 @@ impl PcapngEncoder {
     pub fn packet(&mut self, to: &mut Vec<u8>, link: LinkType, time: WallTime, wire_len: u32, data: &[u8]) {
         let nanos = time.as_nanos();
         let interface = Self::FORMAT.interface(link, nanos);
-        let number = self.interfaces.iter().position(|known| *known == link).unwrap_or_else(|| {
+        let next = self.interfaces.len() as u32;
+        let number = *self.interfaces.entry(link).or_insert_with(|| {
             to.extend_from_slice(&Self::FORMAT.interface_head(interface));
-            self.interfaces.push(link);
-            self.interfaces.len() - 1
+            next
         });
         let wire = (wire_len as usize).max(data.len());
-        let head = PacketHead { interface: (number as u32, interface), nanos, captured: data.len(), wire };
+        let head = PacketHead { interface: (number, interface), nanos, captured: data.len(), wire };
         Self::FORMAT.packet(to, head, std::iter::once(data));
     }
 }

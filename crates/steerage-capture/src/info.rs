@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +22,9 @@ pub struct CaptureInfo {
     bytes_read: AtomicU64,
     bytes_total: Option<u64>,
     format: Option<StreamFormat>,
-    links: Mutex<Vec<LinkType>>,
+    /// The link types, numbered in the order in which they first appeared. A map, because a file
+    /// can have a different link type for each packet.
+    links: Mutex<BTreeMap<LinkType, usize>>,
     notes: Mutex<Vec<String>>,
 }
 
@@ -73,7 +76,10 @@ impl CaptureInfo {
 
     /// Returns the link types of the packets, in the order in which the types first appeared.
     pub fn links(&self) -> Vec<LinkType> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut links: Vec<_> = links.into_iter().collect();
+        links.sort_unstable_by_key(|(_, number)| *number);
+        links.into_iter().map(|(link, _)| link).collect()
     }
 
     /// Returns the number of bytes that were read from all files, before unpacking.
@@ -125,8 +131,20 @@ impl CaptureInfo {
 
     pub(super) fn add_link(&self, link: LinkType) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        if !links.contains(&link) {
-            links.push(link);
-        }
+        let number = links.len();
+        links.entry(link).or_insert(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_types_stay_in_the_order_in_which_they_first_appeared() {
+        let info = CaptureInfo::new(None, None);
+        let links: Vec<_> = (0..=u16::MAX).rev().map(LinkType).collect();
+        links.iter().chain(&links).for_each(|link| info.add_link(*link));
+        assert_eq!(info.links(), links);
     }
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use steerage::device::FrameHeader;
 
 use super::Format;
@@ -80,7 +82,8 @@ pub struct CaptureMerge {
     streams: Vec<Stream>,
     /// `None` before the first record was appended.
     head: Option<Vec<u8>>,
-    interfaces: Vec<Vec<u8>>,
+    /// For each interface block, the number of its interface.
+    interfaces: BTreeMap<Vec<u8>, u32>,
 }
 
 #[derive(Debug, Default)]
@@ -98,7 +101,7 @@ impl CaptureMerge {
     /// Makes a `CaptureMerge` for `streams` streams.
     pub fn new(streams: usize) -> Self {
         let streams = std::iter::repeat_with(Stream::default).take(streams).collect();
-        Self { streams, head: None, interfaces: Vec::new() }
+        Self { streams, head: None, interfaces: BTreeMap::new() }
     }
 
     /// Returns whether `start` begins a capture, or `None` if more bytes are needed.
@@ -176,13 +179,12 @@ impl CaptureMerge {
                     )
                 }
                 Block::Interface => {
-                    let known = self.interfaces.iter().position(|known| known == record);
-                    let number = known.unwrap_or_else(|| {
-                        self.interfaces.push(record.to_vec());
+                    let next = self.interfaces.len() as u32;
+                    let number = *self.interfaces.entry(record.to_vec()).or_insert_with(|| {
                         to.extend_from_slice(record);
-                        self.interfaces.len() - 1
+                        next
                     });
-                    stream.interfaces.push(number as u32);
+                    stream.interfaces.push(number);
                     Ok(())
                 }
                 Block::Packet { interface, is_wide } => {

@@ -1,6 +1,7 @@
 //! Capture files as outputs. CPUs pass packets to the file's [`writer`](super::writer) in batches,
 //! so that the packets of all CPUs stay in the order in which they were sent.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::num::NonZero;
@@ -122,7 +123,7 @@ pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, t
     let mut unwritten = Some(target);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
-        let save = Save { file: Arc::clone(&shared), lane, interfaces: Vec::new(), failed: None };
+        let save = Save { file: Arc::clone(&shared), lane, interfaces: BTreeMap::new(), failed: None };
         if let Some(target) = unwritten.take() {
             shared.writer.start(target)?;
         }
@@ -139,9 +140,9 @@ fn now() -> WallTime {
 #[derive(Debug)]
 pub(super) struct SavedFile {
     pub(super) writer: Arc<Writer>,
-    /// The interfaces, in the order of their numbers. A CPU takes this lock only for its first
-    /// packet of each interface.
-    interfaces: Mutex<Vec<Interface>>,
+    /// The number of each interface. A CPU takes this lock only for its first packet of each
+    /// interface. A map, because a file can have a different link type for each packet.
+    interfaces: Mutex<BTreeMap<Interface, u32>>,
     /// The wall time at which the receive path's clock started.
     epoch: WallTime,
     /// Finds the part of each packet to write. `None` if whole packets are written.
@@ -168,15 +169,16 @@ impl SavedFile {
             return None;
         }
         let mut interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = interfaces.iter().position(|known| *known == interface) {
-            return Some(known as u32);
+        if let Some(known) = interfaces.get(&interface) {
+            return Some(*known);
         }
         if !interfaces.is_empty() && !format.takes_several_links() {
             return None;
         }
         self.writer.append(&format.interface_head(interface));
-        interfaces.push(interface);
-        Some(interfaces.len() as u32 - 1)
+        let number = interfaces.len() as u32;
+        interfaces.insert(interface, number);
+        Some(number)
     }
 
     /// Writes the file header if the file has none yet, so that other programs can read a file
@@ -193,7 +195,7 @@ struct Save {
     file: Arc<SavedFile>,
     lane: Arc<Lane>,
     /// The interfaces that this CPU has used. The number is `None` for a rejected link type.
-    interfaces: Vec<(Interface, Option<u32>)>,
+    interfaces: BTreeMap<Interface, Option<u32>>,
     /// An error that occurred after the file had taken packets of a batch. The next `flush` returns
     /// this error. `send` returns an error only if the file has taken no packet of the batch.
     failed: Option<DeviceError>,
@@ -239,13 +241,13 @@ impl TxQueue for Save {
                 None => (link, 0, &[][..]),
             };
             let interface = format.interface(link, nanos);
-            let number = match interfaces.iter().find(|(known, _)| *known == interface) {
-                Some((_, number)) => *number,
+            let number = match interfaces.get(&interface) {
+                Some(number) => *number,
                 None => {
                     // The interface must be written to the file before the packet.
                     entry = None;
                     let number = file.number_of(interface);
-                    interfaces.push((interface, number));
+                    interfaces.insert(interface, number);
                     number
                 }
             };

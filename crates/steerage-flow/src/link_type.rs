@@ -10,7 +10,7 @@
 /// (packet[0], packet[3], packet[9], packet[21], packet[23]) = (0x45, 28, 17, 53, 99);
 /// assert_eq!(dissect(&packet, LinkType::RAW, Layers::Inner).key.to_string(), "udp 0.0.0.0:53 > 0.0.0.0:99");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkType(pub u16);
 
 impl LinkType {

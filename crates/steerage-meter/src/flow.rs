@@ -76,8 +76,8 @@ impl Seen {
 pub struct Traffic {
     /// The number of packets.
     pub packets: u64,
-    /// Bytes on the wire without the Ethernet checksum. Bytes that the capture has cut off are
-    /// included.
+    /// Bytes on the wire, with the Ethernet checksum only if the capture has recorded it. Bytes that
+    /// the capture has cut off are included.
     pub bytes: u64,
     /// Bytes according to the innermost IP headers (IPFIX's octet count), or 0 without IP.
     pub ip_bytes: u64,

@@ -1,6 +1,8 @@
 use std::borrow::Cow;
 
-/// The maximum number of bytes of a job's stored header lines. A line beyond this limit does not
+use steerage_text::counted;
+
+/// The maximum number of bytes of a job's header lines. A line beyond this limit does not
 /// count as a header line.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
@@ -8,53 +10,111 @@ const HEADER_BYTES_MAX: usize = 1 << 20;
 /// than this.
 const FIRST_BYTES_MAX: usize = 1 << 10;
 
+/// The header lines at the start of the jobs' outputs. A job's header line is left out only if it is
+/// equal to the line with the same number that the merged output already has, so a count of header
+/// lines that does not fit the output loses no line.
 #[derive(Debug)]
 pub(super) struct Headers {
     of_jobs: Vec<Header>,
-    is_shown: bool,
+    /// The header lines that the merged output has. Every job passes its header lines on before its
+    /// other lines, so all header lines come first.
+    shown: Vec<Vec<u8>>,
     is_set: bool,
 }
 
 #[derive(Debug)]
 struct Header {
-    bytes: Vec<u8>,
     missing_lines: usize,
+    /// The number of complete header lines, and of all their bytes.
+    lines: usize,
+    bytes: usize,
+    /// The beginning of an incomplete header line.
+    begun: Vec<u8>,
+    differs: bool,
     first: Vec<u8>,
 }
 
 impl Headers {
     pub(super) fn new(jobs: usize, lines: Option<usize>) -> Self {
-        let new = || Header { bytes: Vec::new(), missing_lines: lines.unwrap_or(0), first: Vec::new() };
+        let new = || Header {
+            missing_lines: lines.unwrap_or(0),
+            lines: 0,
+            bytes: 0,
+            begun: Vec::new(),
+            differs: false,
+            first: Vec::new(),
+        };
         let is_set = lines.is_some();
-        Self { of_jobs: std::iter::repeat_with(new).take(jobs).collect(), is_shown: false, is_set }
+        Self { of_jobs: std::iter::repeat_with(new).take(jobs).collect(), shown: Vec::new(), is_set }
     }
 
-    /// Returns the header lines and the other lines. The header lines are empty if they are
-    /// incomplete, or if the header lines of any job have already been written.
-    pub(super) fn take<'a>(&mut self, job: usize, lines: &'a [u8]) -> (Vec<u8>, Cow<'a, [u8]>) {
-        let header = &mut self.of_jobs[job];
+    /// Returns `lines` without the header lines that the merged output already has, and without an
+    /// incomplete header line.
+    pub(super) fn take<'a>(&mut self, job: usize, mut lines: &'a [u8]) -> Cow<'a, [u8]> {
         if !self.is_set {
-            header.see(lines);
-            return (Vec::new(), lines.into());
+            self.of_jobs[job].see(lines);
+            return lines.into();
         }
-        let body = header.take(lines);
-        if header.missing_lines > 0 || header.bytes.is_empty() {
-            return (Vec::new(), body);
+        let mut out = Vec::new();
+        while self.of_jobs[job].missing_lines > 0 && !lines.is_empty() {
+            let header = &mut self.of_jobs[job];
+            let end = lines.iter().position(|byte| *byte == b'\n').map_or(lines.len(), |end| end + 1);
+            let (line, rest) = lines.split_at(end);
+            if header.bytes + header.begun.len() + line.len() > HEADER_BYTES_MAX {
+                header.missing_lines = 0;
+                out.append(&mut header.begun);
+                break;
+            }
+            header.begun.extend_from_slice(line);
+            if line.ends_with(b"\n") {
+                out.extend(self.complete(job));
+            }
+            lines = rest;
         }
-        let bytes = std::mem::take(&mut header.bytes);
-        if std::mem::replace(&mut self.is_shown, true) { (Vec::new(), body) } else { (bytes, body) }
+        if out.is_empty() { lines.into() } else { [&out, lines].concat().into() }
     }
 
-    /// If no job wrote its whole header, returns the header lines of the first job that wrote any.
-    pub(super) fn finish(&mut self) -> Option<(usize, Vec<u8>)> {
-        let mut begun = self.of_jobs.iter_mut().enumerate().filter(|_| !self.is_shown);
-        let (job, header) = begun.find(|(_, header)| !header.bytes.is_empty())?;
-        Some((job, std::mem::take(&mut header.bytes)))
+    /// Returns the incomplete header line at the end of a job's output, unless the merged output
+    /// already has this line.
+    pub(super) fn end(&mut self, job: usize) -> Vec<u8> {
+        if self.of_jobs[job].begun.is_empty() { Vec::new() } else { self.complete(job) }
+    }
+
+    /// Ends the header line that the job has begun. Returns the line if it is to be printed.
+    fn complete(&mut self, job: usize) -> Vec<u8> {
+        let header = &mut self.of_jobs[job];
+        let line = std::mem::take(&mut header.begun);
+        let nth = header.lines;
+        header.lines += 1;
+        header.bytes += line.len();
+        header.missing_lines -= 1;
+        match self.shown.get(nth) {
+            None => self.shown.push(line.clone()),
+            Some(shown) if shown.trim_ascii_end() == line.trim_ascii_end() => return Vec::new(),
+            Some(_) => header.differs = true,
+        }
+        line
+    }
+
+    /// Returns a note for the user about the header lines of the jobs, if any.
+    pub(super) fn note(&self) -> Option<String> {
+        if self.is_set { self.differing() } else { self.repeated() }
+    }
+
+    fn differing(&self) -> Option<String> {
+        let jobs = self.of_jobs.iter().filter(|header| header.differs).count();
+        (jobs > 0).then(|| {
+            format!(
+                "header lines of {} differ from those of the first job, and are printed too: --header N counts the lines \
+                 that are equal in all outputs",
+                counted(jobs as u64, "job")
+            )
+        })
     }
 
     /// Returns a hint to use `--header` if the output of all jobs begins with the same line of
     /// column names.
-    pub(super) fn note(&self) -> Option<String> {
+    fn repeated(&self) -> Option<String> {
         let mut firsts = self.of_jobs.iter().map(|header| &header.first[..]).filter(|first| !first.is_empty());
         let first = firsts.next().filter(|first| first.ends_with(b"\n") && names_columns(first))?;
         let others = firsts.clone().count();
@@ -84,24 +144,6 @@ impl Header {
             self.first.extend_from_slice(&line[..line.len().min(FIRST_BYTES_MAX)]);
         }
     }
-
-    /// Stores the header lines at the start of `lines`, and returns the other lines.
-    fn take<'a>(&mut self, mut lines: &'a [u8]) -> Cow<'a, [u8]> {
-        while self.missing_lines > 0 && !lines.is_empty() {
-            let end = lines.iter().position(|byte| *byte == b'\n').map_or(lines.len(), |end| end + 1);
-            let (line, rest) = lines.split_at(end);
-            if self.bytes.len() + line.len() > HEADER_BYTES_MAX {
-                self.missing_lines = 0;
-                let whole = self.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-                let begun = self.bytes.split_off(whole);
-                return if begun.is_empty() { lines.into() } else { [&begun, lines].concat().into() };
-            }
-            self.bytes.extend_from_slice(line);
-            self.missing_lines -= usize::from(line.ends_with(b"\n"));
-            lines = rest;
-        }
-        lines.into()
-    }
 }
 
 #[cfg(test)]
@@ -126,5 +168,24 @@ mod tests {
         for lines in [["a,b\n", "a,c\n"], ["a\n", "a\n"], ["1,2\n", "1,2\n"], ["a,b\n", ""], ["a,b", "a,b"]] {
             assert_eq!(note(lines), None);
         }
+    }
+    /// Each output comes in pieces of three bytes. Returns the merged output, and whether there is a
+    /// note.
+    fn merged(count: usize, outputs: &[&str]) -> (String, bool) {
+        let (mut headers, mut merged) = (Headers::new(outputs.len(), Some(count)), Vec::new());
+        for (job, output) in outputs.iter().enumerate() {
+            output.as_bytes().chunks(3).for_each(|piece| merged.extend_from_slice(&headers.take(job, piece)));
+            merged.extend(headers.end(job));
+        }
+        (String::from_utf8(merged).unwrap(), headers.note().is_some())
+    }
+
+    #[test]
+    fn only_equal_header_lines_are_left_out() {
+        let of = |count, outputs: &[&str]| merged(count, outputs);
+        assert_eq!(of(1, &["a,b\n1\n", "a,b\n2\n", ""]), ("a,b\n1\n2\n".to_owned(), false));
+        assert_eq!(of(2, &["a\n", "a\nb\n1\n", "a\nb"]), ("a\nb\n1\n".to_owned(), false));
+        assert_eq!(of(1, &["1 total\n", "2 total\n", "3 total"]), ("1 total\n2 total\n3 total".to_owned(), true));
+        assert_eq!(of(2, &["a\n#1\nx\n", "a\n#2\ny\n"]), ("a\n#1\nx\n#2\ny\n".to_owned(), true));
     }
 }

@@ -1,7 +1,7 @@
 use std::ffi::OsString;
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -260,10 +260,12 @@ fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     if order == Order::Any { Ok(files.unwrap_or_default()) } else { files }
 }
 
-/// Returns the number of header lines that tshark prints with `-E header=y`.
+/// Returns the number of header lines that tshark prints with `-E header=y`. If tshark is only a
+/// word of a script, other commands of the script may change its output.
 fn tshark_header(command: &[OsString]) -> Option<usize> {
-    let has = |text: &[u8]| command.iter().any(|word| word.as_bytes().windows(text.len()).any(|part| part == text));
-    (has(b"tshark") && has(b"header=y")).then_some(1)
+    let (program, arguments) = command.split_first()?;
+    let is_tshark = Path::new(program).file_name() == Some("tshark".as_ref());
+    (is_tshark && arguments.iter().any(|word| word == "header=y" || word == "-Eheader=y")).then_some(1)
 }
 
 fn format(wanted: Format, capture: Option<&CaptureInfo>) -> StreamFormat {

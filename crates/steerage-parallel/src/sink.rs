@@ -159,16 +159,13 @@ impl Sink {
             self.advance(job)?;
         } else {
             self.pass_on(job, &rest);
+            self.end_header(job);
         }
         self.flush()
     }
 
     /// Ends the merged output after all jobs have ended. Returns notes for the user.
     pub(super) fn finish(mut self) -> Result<Vec<String>, Stopped> {
-        let shown = self.headers.finish();
-        if let Some((job, header)) = shown {
-            self.put(job, &header);
-        }
         if self.kind == Some(Kind::JsonArray) {
             let end: &[u8] = if self.has_elements { b"\n]\n" } else { b"[\n]\n" };
             self.out.extend_from_slice(end);
@@ -268,9 +265,16 @@ impl Sink {
                     ));
                 }
                 of.finished = true;
+                self.end_header(job);
+                return Ok(());
             }
         }
         Ok(())
+    }
+
+    fn end_header(&mut self, job: usize) {
+        let line = self.headers.end(job);
+        self.put(job, &line);
     }
 
     fn write_record(&mut self, job: usize) -> Result<(), Stopped> {
@@ -300,9 +304,8 @@ impl Sink {
             self.out.extend_from_slice(bytes);
             return;
         }
-        let (header, body) = self.headers.take(job, bytes);
-        self.put(job, &header);
-        self.put(job, &body);
+        let lines = self.headers.take(job, bytes);
+        self.put(job, &lines);
     }
 
     fn put(&mut self, job: usize, lines: &[u8]) {

@@ -32,7 +32,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// The first `header` lines have no time, and come before all other lines.
+    /// Up to `header` lines at the start have no time, and come before all other lines.
     pub(super) fn new(header: usize) -> Self {
         Self { header, ..Self::default() }
     }
@@ -41,10 +41,12 @@ impl Times {
     pub(super) fn next(&mut self, bytes: &[u8], ended: bool) -> Result<Option<(usize, i64)>, Unsorted> {
         let mut lines = Lines { bytes, at: 0, ended };
         let Some(line) = lines.next() else { return too_long(bytes) };
-        if self.header > 0 {
+        // A line that begins with a time is no header line, whatever the number of header lines.
+        if self.header > 0 && time_of(line).is_none() {
             self.header -= 1;
             return Ok(Some((lines.at, i64::MIN)));
         }
+        self.header = 0;
         let time = if line.starts_with(ACTION) {
             let Some(document) = lines.next() else { return too_long(bytes) };
             time_of(document)
@@ -289,6 +291,7 @@ mod tests {
             ("#close\n", last),
         ];
         assert_eq!(records(1, lines).unwrap(), expected);
+        assert_eq!(records(2, lines).unwrap(), expected);
         assert_eq!(records(0, lines), Err(Unsorted::NoTime("head".to_owned())));
         let ek = "{\"index\":{}}\n{\"timestamp\":\"1767258004149\"}\n{\"index\":{}}\n{\"timestamp\":\"1767258005149\"}";
         assert_eq!(

@@ -114,6 +114,23 @@ fn header_lines_are_printed_once() {
     assert_eq!((heads, text.lines().count()), (1, 3), "{text}");
 }
 
+/// A line among the first N lines that differs from the header of other jobs is not lost. A word of
+/// a script does not say that the output begins with tshark's header.
+#[test]
+fn lines_that_differ_from_the_header_are_printed() {
+    for options in [&["-j", "3", "--header"][..], &["-j", "3", "--header", "-k"]] {
+        let ran = steerage_with_notes(options, "cat >/dev/null; echo job $1 total");
+        let (text, err) = (String::from_utf8(ran.stdout).unwrap(), String::from_utf8(ran.stderr).unwrap());
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["job 1 total", "job 2 total", "job 3 total"]);
+        assert!(err.contains("header lines of 2 jobs differ from those of the first job"), "{err}");
+    }
+    let script = ": tshark -E header=y; cat >/dev/null; printf 'equal\\nline %s\\n' $1";
+    let out = String::from_utf8(steerage(&["-j", "3"], script).stdout).unwrap();
+    assert_eq!((out.lines().count(), out.matches("equal").count()), (6, 3), "{out}");
+}
+
 /// A first line that is too long for a header line is normal output.
 #[test]
 fn a_line_too_long_for_a_header_is_passed_on() {

@@ -22,7 +22,7 @@ use super::kind::Kind;
 use super::lines::{Lines, Tag};
 use super::options::Order;
 use super::spool::Spool;
-use super::times::{Times, Unsorted};
+use super::times::{Times, Unsorted, earliest_of_day};
 
 /// `advance` writes the merged output when the output has at least this many bytes.
 const WRITE_BYTES: usize = 64 << 10;
@@ -47,6 +47,8 @@ pub(super) struct Sink {
     jobs: Vec<JobOutput>,
     /// For each job that has a complete record: the time of its next record, and the job's number.
     next: BinaryHeap<Reverse<(i64, usize)>>,
+    /// True if the first times of day of the jobs were compared with each other.
+    days_agree: bool,
     captures: CaptureMerge,
     headers: Headers,
     tags: bool,
@@ -89,6 +91,7 @@ impl Sink {
             kind: (jobs == 1).then_some(Kind::Lines),
             jobs: (0..jobs).map(job).collect(),
             next: BinaryHeap::new(),
+            days_agree: false,
             captures: CaptureMerge::new(jobs),
             headers: Headers::new(jobs, header),
             tags,
@@ -208,7 +211,7 @@ impl Sink {
     /// Writes all records that can be written after the job `job` has written output or has ended.
     fn advance(&mut self, job: usize) -> Result<(), Stopped> {
         self.find_record(job)?;
-        while let Some(Reverse((_, job))) = self.next.peek().copied() {
+        while let Some(Reverse((time, job))) = self.next.peek().copied() {
             let others = match self.order {
                 Order::Job => &self.jobs[..job],
                 _ => &self.jobs[..],
@@ -219,6 +222,11 @@ impl Sink {
             if !is_next {
                 break;
             }
+            // Header lines come first, so now the next record of every job has the job's first time.
+            if time > i64::MIN && !std::mem::replace(&mut self.days_agree, true) {
+                self.agree_on_days();
+                continue;
+            }
             self.next.pop();
             self.write_record(job)?;
             self.find_record(job)?;
@@ -227,6 +235,17 @@ impl Sink {
             }
         }
         Ok(())
+    }
+
+    /// Moves the first times of day after midnight behind those before midnight.
+    fn agree_on_days(&mut self) {
+        let is_by_time = self.kind == Some(Kind::Lines) && self.order == Order::Time;
+        let times = self.next.iter().map(|Reverse((time, _))| *time);
+        let Some(earliest) = earliest_of_day(times).filter(|_| is_by_time) else { return };
+        let jobs = &mut self.jobs;
+        let moved =
+            |Reverse((time, job)): Reverse<(i64, usize)>| Reverse((jobs[job].times.not_before(earliest, time), job));
+        self.next = std::mem::take(&mut self.next).into_iter().map(moved).collect();
     }
 
     /// Finds the next record in the job's output, such as a line with a time and the lines without

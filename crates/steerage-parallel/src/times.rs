@@ -73,15 +73,42 @@ impl Times {
         }
     }
 
+    /// Returns the first time of a job's output after it was compared with `earliest`, the earliest
+    /// time of all jobs. An earlier time of day belongs to the next day.
+    pub(super) fn not_before(&mut self, earliest: i64, time: i64) -> i64 {
+        if !is_of_day(time) || time >= earliest {
+            return time;
+        }
+        self.days += 1;
+        time + 2 * HALF_A_DAY
+    }
+
     /// Adds a day to a time of day for each midnight that has passed.
     fn continued(&mut self, time: i64) -> i64 {
-        let is_of_day = (0..2 * HALF_A_DAY).contains(&time);
+        let is_of_day = is_of_day(time);
         if is_of_day {
             self.days += i64::from(self.last.is_some_and(|last| time + HALF_A_DAY < last));
         }
         self.last = Some(time);
         if is_of_day { time.saturating_add(self.days.saturating_mul(2 * HALF_A_DAY)) } else { time }
     }
+}
+
+fn is_of_day(time: i64) -> bool {
+    (0..2 * HALF_A_DAY).contains(&time)
+}
+
+/// Returns the earliest of the first times of the jobs' outputs. The times of day that follow
+/// midnight are smaller than those before it, so the earliest is the one with which the times take
+/// the shortest part of a day, which may contain midnight. Returns `None` if the times have dates.
+pub(super) fn earliest_of_day(times: impl Iterator<Item = i64>) -> Option<i64> {
+    let mut times: Vec<i64> = times.filter(|time| is_of_day(*time)).collect();
+    times.sort_unstable();
+    let (first, last) = (*times.first()?, *times.last()?);
+    let pauses = times.windows(2).map(|pair| (pair[1] - pair[0], pair[1]));
+    let over_midnight = (2 * HALF_A_DAY - (last - first), first);
+    // Of two equal pauses, the one over midnight counts.
+    pauses.chain([over_midnight]).max_by_key(|(pause, _)| *pause).map(|(_, after)| after)
 }
 
 fn too_long(bytes: &[u8]) -> Result<Option<(usize, i64)>, Unsorted> {
@@ -313,5 +340,16 @@ mod tests {
         let lines = "23:59:59 a\n00:00:00 b\n9223372036854775807 c\n";
         let times: Vec<i64> = records(0, lines).unwrap().iter().map(|(_, time)| *time).collect();
         assert_eq!(times, [86_399, 86_400, i64::MAX / SECOND]);
+    }
+
+    #[test]
+    fn the_earliest_time_of_day_may_be_before_midnight() {
+        const HOUR: i64 = 3600 * SECOND;
+        let earliest = |hours: &[i64]| earliest_of_day(hours.iter().map(|hour| hour * HOUR)).map(|time| time / HOUR);
+        assert_eq!((earliest(&[0, 23, 1]), earliest(&[5, 23, 10])), (Some(23), Some(23)));
+        assert_eq!((earliest(&[8, 12, 21]), earliest(&[7, 7]), earliest(&[12, 0])), (Some(8), Some(7), Some(0)));
+        assert_eq!((earliest(&[]), earliest_of_day([1_000_000_000 * SECOND].into_iter())), (None, None));
+        let mut times = Times::default();
+        assert_eq!((times.not_before(23 * HOUR, HOUR), times.not_before(0, HOUR)), (25 * HOUR, HOUR));
     }
 }

@@ -289,3 +289,13 @@ fn steerage_with_notes(options: &[&str], script: &str) -> Output {
     let args = [&["parallel", capture()], options, &["--", "sh", "-c", script, "sh", "{n}"]].concat();
     command(&args).output().unwrap()
 }
+
+/// The outputs of some jobs begin before midnight, and those of other jobs after it.
+#[test]
+fn times_of_day_of_all_jobs_pass_midnight_together() {
+    let script = "cat >/dev/null; case $1 in 1) printf '00:00:01 b\\n00:00:03 d\\n' ;; 2) printf '23:59:59 a\\n00:00:04 e\\n' ;; \
+                  3) printf '00:00:02 c\\n' ;; esac";
+    let ran = steerage(&["-j", "4", "--order", "time"], script);
+    let letters: Vec<u8> = ran.stdout.split(|byte| *byte == b'\n').filter_map(|line| line.last().copied()).collect();
+    assert_eq!(letters, b"abcde", "{ran:?}");
+}

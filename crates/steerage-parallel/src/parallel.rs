@@ -391,13 +391,18 @@ fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Con
         JobSummary::of(job, (snapshot, nth, lost), jobs.last_line(job), (incomplete, failed))
     };
     let summaries: Vec<JobSummary> = all.iter().enumerate().map(of_job).collect();
-    for job in &summaries {
+    for (job, via) in summaries.iter().zip(all.iter().map(|job| job.feed.via)) {
         // If a job exits with a status other than 0, a message has already reported how the job
         // ended.
         if let Some(why) = job.incomplete.as_ref().filter(|_| job.exit_status == Some(0)) {
             let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
             let missing = counted(job.lost.total(), "packet");
-            console.line(&format!("job {} exited with 0, but did not get {missing}: {why}{last}", job.job));
+            // The command may name the capture itself, as in `tshark -r FILE`.
+            let advice = match via {
+                Via::Stdin if job.packets == 0 => "; let it read standard input (-r -), or write {file}",
+                _ => "",
+            };
+            console.line(&format!("job {} exited with 0, but did not get {missing}: {why}{advice}{last}", job.job));
         }
     }
     summaries

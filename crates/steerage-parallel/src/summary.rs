@@ -153,7 +153,12 @@ impl Summary {
     ) -> Self {
         let (seconds, cpu) = (elapsed.as_secs_f64(), jobs.iter().map(|job| job.cpu_seconds).sum());
         let sum = |of: fn(&JobSummary) -> f64| jobs.iter().map(of).sum::<f64>();
-        let verdict = verdict(jobs.len(), (sum(|job| job.waited_seconds), sum(|job| job.fed_seconds)), cpu, seconds);
+        let failed = jobs.iter().filter(|job| job.failed).count();
+        let waiting = (sum(|job| job.waited_seconds), sum(|job| job.fed_seconds));
+        let verdict = match failed == jobs.len() {
+            true => "all jobs failed, so their speed says nothing".to_owned(),
+            false => verdict(jobs.len(), waiting, cpu, seconds),
+        };
         let lost = jobs.iter().map(|job| job.lost.total()).sum();
         Self {
             packets: snapshot.received(),
@@ -165,7 +170,7 @@ impl Summary {
             split_cpu_seconds: split_cpu.as_secs_f64(),
             merge_cpu_seconds: merge_cpu.as_secs_f64(),
             jobs_cpu_seconds: cpu,
-            failed: jobs.iter().filter(|job| job.failed).count() as u64,
+            failed: failed as u64,
             verdict,
             jobs,
         }

@@ -164,6 +164,17 @@ fn jobs_that_exit_at_once_end_the_run_with_their_status() {
     assert!(ran.err.contains("steerage: job 2 exited with 3; its last line: no\n"), "{ran:?}");
 }
 
+/// The jobs name the capture, instead of reading their packets.
+#[test]
+fn jobs_that_read_the_capture_instead_of_their_packets_are_told_how() {
+    let script = format!("cat {} >/dev/null", capture());
+    let (ran, summary) = shell(&["-j", "2"], &script);
+    assert_eq!((ran.code, &summary["delivered"], &summary["failed"]), (Some(2), &0.into(), &2.into()), "{ran:?}");
+    let advice = "it ended before the end of its input; let it read standard input (-r -), or write {file}\n";
+    assert_eq!(ran.err.matches(advice).count(), 2, "{ran:?}");
+    assert_eq!(summary["verdict"], "all jobs failed, so their speed says nothing");
+}
+
 #[test]
 fn a_job_that_never_reads_is_killed_if_asked() {
     let script = "if [ {n} = 2 ]; then exec sleep 1000; fi; cat >/dev/null; echo done";

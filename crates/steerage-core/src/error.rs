@@ -99,7 +99,7 @@ pub enum BuildError {
     NoSuchCpu(#[from] NoSuchCpu),
     /// A handler is too large for the stack of its CPU's thread, where the handler is created.
     #[error(
-        "a handler of {bytes} bytes needs a stack of 4 times that: box large state, or raise stack_size ({stack_size})"
+        "a handler of {bytes} bytes needs a stack of 8 times that: box large state, or raise stack_size ({stack_size})"
     )]
     HandlerTooLarge {
         /// The size of a handler, in bytes.

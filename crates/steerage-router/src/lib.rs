@@ -238,7 +238,8 @@ impl Forward {
         table: &Table,
         came: &Came<'_>,
     ) -> Result<Way, Refused> {
-        let hop = table::pick(hops, || packet.flow_hash().0).ok_or(Fate::NoRoute)?;
+        let is_up = |hop: &Hop| table.interfaces.get(usize::from(hop.interface)).is_some_and(|leaves| leaves.up);
+        let hop = table::pick(hops, is_up, || packet.flow_hash().0).ok_or(Fate::NoRoute)?;
         let leaves = table.interfaces.get(usize::from(hop.interface)).ok_or(Fate::NoRoute)?;
         if !leaves.up {
             return Err(refused(Fate::Down, Problem::HostUnreachable));

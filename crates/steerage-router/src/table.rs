@@ -219,17 +219,21 @@ impl Shown {
     }
 }
 
+/// Chooses a next hop by the flow hash. As in Linux, the flows of a next hop that is down go to the
+/// other next hops.
 #[inline]
-pub(super) fn pick(hops: &[Hop], hash: impl FnOnce() -> u32) -> Option<&Hop> {
+pub(super) fn pick(hops: &[Hop], is_up: impl Fn(&Hop) -> bool, hash: impl FnOnce() -> u32) -> Option<&Hop> {
     if let [only] = hops {
         return Some(only);
     }
-    let all: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
+    let none_is_up = !hops.iter().any(&is_up);
+    let mut usable = hops.iter().filter(|hop| none_is_up || is_up(hop));
+    let all: u64 = usable.clone().map(|hop| u64::from(hop.weight)).sum();
     // Hops get shares of the flow hashes by their weights. The upper bits of the hash already
     // select the CPU. The bits of the hash are reversed, because otherwise all flows of a CPU would
     // use the same hop.
     let mut at = (u64::from(hash().reverse_bits()) * all) >> 32;
-    hops.iter().find(|hop| {
+    usable.find(|hop| {
         let is_here = at < u64::from(hop.weight);
         at = at.saturating_sub(hop.weight.into());
         is_here
@@ -252,10 +256,13 @@ mod tests {
         let mut counts = [0; 2];
         for nth in 0..4000_u32 {
             let hash = nth.wrapping_mul(0x9e37_79b9);
-            counts[usize::from(pick(&hops, || hash).unwrap().interface)] += 1;
+            counts[usize::from(pick(&hops, |_| true, || hash).unwrap().interface)] += 1;
+            // The flows of a next hop that is down go to the other one.
+            assert_eq!(pick(&hops, |hop| hop.interface == 0, || hash), Some(&hops[0]));
+            assert!(pick(&hops, |_| false, || hash).is_some());
         }
         assert!((900..1100).contains(&counts[0]) && counts.iter().sum::<i32>() == 4000, "{counts:?}");
-        assert_eq!(pick(&[], || 0), None);
+        assert_eq!(pick(&[], |_| true, || 0), None);
     }
 
     #[test]

@@ -494,9 +494,9 @@ impl Builder {
     }
 
     /// Sets the stack size, in bytes, of each thread that [`Instance::start`] starts. A handler may
-    /// take at most a quarter of the stack, because several copies of the handler are on the stack
+    /// take at most an eighth of the stack, because several copies of the handler are on the stack
     /// while it is created. Data of the handler in a `Box` or a `Vec` is not on the stack. Default:
-    /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
+    /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 256 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;
         self

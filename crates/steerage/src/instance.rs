@@ -23,8 +23,9 @@ pub struct Instance<H: Handler> {
 /// The default stack size of each thread of an instance, in bytes: the default of Rust's threads.
 pub const STACK_BYTES: usize = 2 << 20;
 
-/// A handler is moved by value while it is created, so several copies are on the stack.
-const HANDLERS_PER_STACK: usize = 4;
+/// A handler is moved by value while it is created, so several copies are on the stack: at most
+/// seven in a build without optimisation.
+const HANDLERS_PER_STACK: usize = 8;
 
 /// The time for which `join` waits for CPUs to close their devices after all packets were handled.
 /// Detaching an XDP program may restart the network card, which takes seconds.
@@ -86,7 +87,7 @@ impl<H: Handler> Instance<H> {
     ///
     /// # Errors
     /// Fails with [`BuildError::System`] if a thread cannot be started, and with
-    /// [`BuildError::HandlerTooLarge`] if a handler takes more than a quarter of the
+    /// [`BuildError::HandlerTooLarge`] if a handler takes more than an eighth of the
     /// [stack](crate::Builder::stack_size).
     pub fn start(self) -> Result<Running<H::Report>, BuildError> {
         let bytes = size_of::<H>();

@@ -43,6 +43,17 @@ pub enum Error {
         /// The reason.
         error: PathError,
     },
+    /// The directory for the jobs' output has a result of an earlier run with more jobs.
+    #[error(
+        "--results: there is {}, but this run has {}: remove the results of the earlier run, or name another directory",
+        .path.display(), counted(*.jobs as u64, "job")
+    )]
+    OlderResults {
+        /// The first directory of a job that this run does not have.
+        path: PathBuf,
+        /// The number of jobs of this run.
+        jobs: usize,
+    },
     /// A temporary file without a path (an unnamed file) cannot be created.
     #[error("cannot make a temporary file in {}: {error}; set TMPDIR to another directory", .directory.display())]
     Temporary {

@@ -172,7 +172,7 @@ impl Parallel {
             options = options.unwrapped_by(strip_tunnels);
         }
         let results = match collect {
-            Collect::Results(directory) => Some(Results::open(directory)?),
+            Collect::Results(directory) => Some(Results::open(directory, count)?),
             Collect::Merged { .. } | Collect::Unmerged => None,
         };
         let (mut all, mut outputs, mut streams) = (Vec::new(), Vec::new(), Vec::new());

@@ -30,10 +30,20 @@ pub(super) struct JobResults {
 }
 
 impl Results {
-    /// Parent directories are not created, so that a mistyped path is reported as an error.
-    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+    /// Opens the directory for the results of `jobs` jobs. Parent directories are not created, so
+    /// that a mistyped path is reported as an error.
+    ///
+    /// Results of an earlier run with more jobs are an error, because `DIR/*/stdout` would be the
+    /// output of both runs.
+    pub(super) fn open(path: &Path, jobs: usize) -> Result<Self, Error> {
         let failed = |error| Error::Results { path: path.to_owned(), error };
-        Directory::open_or_create(path, DIRECTORY_MODE).map(Self).map_err(failed)
+        let directory = Directory::open_or_create(path, DIRECTORY_MODE).map_err(failed)?;
+        let entries = directory.entries().map_err(failed)?;
+        let older = entries.iter().filter_map(|(name, _)| of_job(name)).filter(|number| *number > jobs).min();
+        match older {
+            Some(job) => Err(Error::OlderResults { path: path.join(job.to_string()), jobs }),
+            None => Ok(Self(directory)),
+        }
     }
 
     pub(super) fn job(&self, number: usize) -> Result<JobResults, Error> {
@@ -52,6 +62,12 @@ impl Results {
         let (stdout, stderr) = (file("stdout")?, file("stderr")?);
         Ok(JobResults { directory, stdout, stderr })
     }
+}
+
+/// Returns the number of the job whose directory would have this name.
+fn of_job(name: &OsStr) -> Option<usize> {
+    let number: usize = name.to_str()?.parse().ok()?;
+    (number.to_string().as_str() == name).then_some(number)
 }
 
 /// Creates a file, and removes an older entry with the name `name` before. No other user can create

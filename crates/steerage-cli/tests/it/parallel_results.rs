@@ -134,3 +134,19 @@ fn results_are_new_files_for_owner_and_group() {
         assert_eq!(fs::metadata(out.join(path)).unwrap().mode() & 0o137, 0, "{path}");
     }
 }
+
+/// With the results of more jobs than this run has, `DIR/*/stdout` would be the output of two runs.
+#[test]
+fn results_of_an_earlier_run_with_more_jobs_are_refused() {
+    let scratch = Scratch::new();
+    let out = scratch.join("out");
+    for name in ["2", "02", "notes"] {
+        fs::create_dir_all(out.join(name)).unwrap();
+    }
+    let ran = results_in(&out);
+    assert_eq!(ran.code, Some(255), "{ran:?}");
+    let said = format!("--results: there is {}/2, but this run has 1 job: remove the results", out.display());
+    assert!(ran.complaint().contains(&said) && !out.join("1").exists(), "{ran:?}");
+    fs::remove_dir(out.join("2")).unwrap();
+    assert_eq!(results_in(&out).code, Some(0));
+}

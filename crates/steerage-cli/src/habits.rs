@@ -8,6 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use steerage_device::af_packet::is_interface;
 use steerage_text::shell_word;
 
+use crate::args;
+
 /// Words that can begin a filter, but cannot be a device.
 const FILTER_WORDS: &str = "arp dst ether gateway greater host icmp icmp6 ip ip6 less mpls net not port portrange proto \
     rarp sctp src tcp udp vlan wlan";
@@ -75,17 +77,57 @@ fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str
     }
 }
 
-/// Returns advice if the `--` before the command of `parallel` is missing.
+/// Returns advice if the `--` before the command of `parallel` is missing. Options of the jobs'
+/// command may look like mistakes in the options of `parallel`.
 fn no_dashes(words: &[&str]) -> Option<String> {
-    let ["parallel", input, command @ ..] = words else { return None };
-    let first = command.first()?;
-    let is_option = |word: &str| word.starts_with('-');
-    let is_input = |word: &str| is_interface(word) || Path::new(word).exists() || word.contains(':') || word == "any";
-    if is_option(input) || is_option(first) || is_input(first) || command.contains(&"--") {
+    let ["parallel", rest @ ..] = words else { return None };
+    if rest.contains(&"--") {
         return None;
     }
-    let (input, first) = (shell_word(input), shell_word(first));
-    Some(format!("write -- before the command of the jobs: steerage parallel {input} -- {first} ..."))
+    let mut program = args::program();
+    program.build();
+    let parallel = program.find_subcommand("parallel")?;
+    let is_input = |word: &str| is_interface(word) || Path::new(word).exists() || word.contains(':') || word == "any";
+    let (mut at, mut has_input) = (0, false);
+    while let Some(word) = rest.get(at) {
+        if word.starts_with('-') && *word != "-" {
+            let next = rest.get(at + 1).copied().unwrap_or_default();
+            at += 1 + usize::from(takes_next_word(parallel, word, next)?);
+        } else if !has_input || is_input(word) {
+            has_input = true;
+            at += 1;
+        } else {
+            let before: Vec<_> = rest[..at].iter().map(|word| shell_word(word)).collect();
+            return Some(format!(
+                "write -- before the command of the jobs: steerage parallel {} -- {} ...",
+                before.join(" "),
+                shell_word(word)
+            ));
+        }
+    }
+    None
+}
+
+/// Returns true if `next`, the word after the option `word`, is the option's value. Returns `None`
+/// if the command has no such option.
+fn takes_next_word(command: &clap::Command, word: &str, next: &str) -> Option<bool> {
+    let find = |is_named: &dyn Fn(&clap::Arg) -> bool| command.get_arguments().find(|arg| is_named(arg));
+    let takes_value = |arg: &clap::Arg| {
+        // The values that may be left out are numbers.
+        let may_be_absent = arg.get_num_args().is_some_and(|count| count.min_values() == 0);
+        arg.get_action().takes_values() && (!may_be_absent || next.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    if let Some(long) = word.strip_prefix("--") {
+        let (name, has_value) = long.split_once('=').map_or((long, false), |(name, _)| (name, true));
+        return find(&|arg| arg.get_long() == Some(name)).map(|arg| !has_value && takes_value(arg));
+    }
+    let mut letters = word.chars().skip(1);
+    while let Some(letter) = letters.next() {
+        if find(&|arg| arg.get_short() == Some(letter)).map(takes_value)? {
+            return Some(letters.next().is_none());
+        }
+    }
+    Some(false)
 }
 
 fn no_input(words: &[&str]) -> Option<String> {
@@ -124,7 +166,6 @@ fn is_filter(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args;
 
     fn advice_for(line: &str) -> Option<String> {
         let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
@@ -155,6 +196,12 @@ mod tests {
                 "'port 53' is a filter: write a command and an input first: steerage meter IFACE -f 'port 53'",
             ),
             ("steerage night.pcap", "night.pcap is an input: write a command first: steerage meter night.pcap"),
+            (
+                "steerage parallel - -vqkj 2 --order=any --header 2 --key hosts tshark -n -r -",
+                "write -- before the command of the jobs: steerage parallel - -vqkj 2 --order=any --header 2 --key hosts \
+                 -- tshark ...",
+            ),
+            ("steerage parallel a.pcap -r -", "-r: name the file without -r: steerage parallel -"),
             ("steerage lo", "lo is an input: write a command first: steerage meter lo"),
         ] {
             assert_eq!(advice_for(line).as_deref(), Some(wanted), "{line}");

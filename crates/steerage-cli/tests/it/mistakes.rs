@@ -150,7 +150,7 @@ fn without_a_command_there_is_help() {
 }
 
 /// Wrong command lines, each with a text that the error message must contain.
-const TYPICAL: [(&str, &str); 47] = [
+const TYPICAL: [(&str, &str); 48] = [
     // These command lines have options of tcpdump.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
@@ -179,6 +179,7 @@ const TYPICAL: [(&str, &str); 47] = [
     ("forward nowhere", "`ip link` lists"),
     ("parallel synthetic:packets=10", "<COMMAND>"),
     ("parallel big.pcap tshark -r -", "steerage parallel big.pcap -- tshark"),
+    ("parallel big.pcap -j 2 tshark -n -r -", "steerage parallel big.pcap -j 2 -- tshark"),
     ("parallel big.pcap tshark", "write -- before the command"),
     // In these command lines, an option or its value is wrong.
     ("count --cpu 0", "'--cpus'"),

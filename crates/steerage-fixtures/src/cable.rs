@@ -78,6 +78,18 @@ impl Net {
     pub fn arrived(&self) -> u64 {
         self.far(|| counted_here("far0", 1))
     }
+
+    /// Returns how many packets to the far end the veth pair has dropped. On a busy machine, the
+    /// queue of the receiving end may be full.
+    pub fn lost_to_far(&self) -> u64 {
+        self.near(|| counted_here("near0", 11))
+    }
+
+    /// Returns how many packets to the near end the veth pair has dropped, as
+    /// [`lost_to_far`](Self::lost_to_far) does for the other direction.
+    pub fn lost_to_near(&self) -> u64 {
+        self.far(|| counted_here("far0", 11))
+    }
 }
 
 impl Drop for Net {

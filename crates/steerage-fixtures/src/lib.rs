@@ -13,11 +13,13 @@ pub mod tshark;
 
 use std::env;
 use std::fs::{self, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::panic;
 use std::process::Command;
-use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,16 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(start.elapsed() < HANG, "in vain: {what}");
         thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Returns a name that no other process and no other call has, for files and network namespaces.
+pub(crate) fn own_name() -> String {
+    static OF_PROCESS: OnceLock<u32> = OnceLock::new();
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    // Process IDs return, and a test process that was killed leaves its files. So each process also
+    // has a random number: the keys of a `RandomState` are random.
+    let random = OF_PROCESS.get_or_init(|| RandomState::new().hash_one(0) as u32);
+    format!("{}-{random:08x}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Returns whether the environment variable `CI` is set. If `CI` is set, no test may be skipped.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ use nix::sys::socket::{
 use steerage::flow::wire::checksum::{finish, sum};
 use steerage::flow::wire::{icmp, icmp6, ipv4, put};
 
-use crate::{HANG, skip, skip_on_this_kernel};
+use crate::{HANG, own_name, skip, skip_on_this_kernel, until};
 
 const ANSWER: Duration = Duration::from_millis(500);
 
@@ -156,8 +156,7 @@ impl Drop for Namespaces {
 }
 
 pub(crate) fn fresh_name() -> String {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    format!("st-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    format!("st-{}", own_name())
 }
 
 pub(crate) fn ip(args: &str) -> bool {
@@ -256,12 +255,42 @@ pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
 
 /// Binds a socket when the port is free. A child process that another thread has just forked may
 /// hold a closed socket open, until the child executes another program.
-pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
+pub fn bind_when_free(at: impl ToSocketAddrs) -> UdpSocket {
+    when_free(|| UdpSocket::bind(&at))
+}
+
+/// Listens for TCP connections when the port is free, as [`bind_when_free`] does for UDP.
+pub fn listen_when_free(at: impl ToSocketAddrs) -> TcpListener {
+    when_free(|| TcpListener::bind(&at))
+}
+
+fn when_free<S>(bind: impl Fn() -> io::Result<S>) -> S {
     let start = Instant::now();
     loop {
-        match UdpSocket::bind(at) {
+        match bind() {
             Err(error) if error.kind() == ErrorKind::AddrInUse && start.elapsed() < HANG => thread::yield_now(),
             bound => return bound.unwrap(),
+        }
+    }
+}
+
+/// Returns a port that a program under test can bind, for UDP or for TCP.
+///
+/// The kernel assigns no such port to a socket that asks for any port: with Linux's default settings,
+/// those ports begin at 32768. This process never binds the port. If it did, a child that another
+/// thread has just forked could hold the port when the program binds it.
+pub fn free_port() -> u16 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let nth = process::id().wrapping_mul(64).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
+        let port = 21_000 + (nth % 11_000) as u16;
+        let is_bound = |file: &str| {
+            let table = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+            let mut addresses = table.lines().filter_map(|row| row.split_whitespace().nth(1));
+            addresses.any(|address| address.ends_with(&format!(":{port:04X}")))
+        };
+        if !["udp", "udp6", "tcp", "tcp6"].into_iter().any(is_bound) {
+            return port;
         }
     }
 }
@@ -320,18 +349,63 @@ pub fn any(of: IpAddr) -> IpAddr {
     if of.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// Checks that a message arrives in another namespace as unchanged datagrams, in order.
-pub fn datagrams_in_one_piece(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr) {
+/// Checks that a message arrives in another namespace as unchanged datagrams, in order. Returns how
+/// many messages were sent.
+pub fn datagrams_in_one_piece(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr) -> usize {
     let receiver = namespaces.within(to, || UdpSocket::bind((address, 0)).unwrap());
-    receiver.set_read_timeout(Some(HANG)).unwrap();
     let sender = namespaces.within(from, || cutting_socket(any(address), DATAGRAM_BYTES));
-    let payload: Vec<u8> = (0..MESSAGE_BYTES).map(|nth| (nth / DATAGRAM_BYTES * 3 + nth) as u8).collect();
-    sender.send_to(&payload, receiver.local_addr().unwrap()).unwrap();
-    let mut buffer = [0; 2 * DATAGRAM_BYTES];
-    for datagram in payload.chunks(DATAGRAM_BYTES) {
-        let len = receiver.recv(&mut buffer).unwrap();
-        assert!(buffer[..len] == *datagram, "to {address}");
+    message_arrives((&sender, receiver.local_addr().unwrap()), &receiver, MESSAGE_BYTES, DATAGRAM_BYTES)
+}
+
+/// Sends messages of `bytes` bytes from a [`cutting_socket`] until `receiver` gets all datagrams of
+/// one message. Each datagram must be unchanged, and the datagrams of a message in order. Returns how
+/// many messages were sent: on a busy machine, datagrams may be lost.
+pub fn message_arrives(
+    (sender, to): (&UdpSocket, SocketAddr),
+    receiver: &UdpSocket,
+    bytes: usize,
+    datagram_bytes: usize,
+) -> usize {
+    // Each message of this process has its own number, so that a late datagram is not taken for one
+    // of a later message.
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    receiver.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let (mut messages, mut buffer) = (0, vec![0; bytes]);
+    until(&format!("a message arrives at {to}"), || {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let message = numbered_message(number, bytes, datagram_bytes);
+        sender.send_to(&message, to).unwrap();
+        messages += 1;
+        let (mut arrived, mut next) = (0, 0);
+        while next < bytes.div_ceil(datagram_bytes) {
+            let got = match receiver.recv(&mut buffer) {
+                Ok(len) => &buffer[..len],
+                Err(error) if is_late(&error) => return false,
+                Err(error) => panic!("{to}: {error}"),
+            };
+            let [of, nth] = [0, 4].map(|at| u32::from_be_bytes(got[at..at + 4].try_into().unwrap()));
+            let message = numbered_message(of, bytes, datagram_bytes);
+            let datagram = message.chunks(datagram_bytes).nth(nth as usize);
+            assert!(of <= number && datagram == Some(got), "{to}: a datagram has changed");
+            if of == number {
+                assert!(nth as usize >= next, "{to}: datagram {nth} arrived after datagram {}", next - 1);
+                (arrived, next) = (arrived + 1, nth as usize + 1);
+            }
+        }
+        arrived == next
+    });
+    messages
+}
+
+/// The first bytes of each datagram are the number of the message and the datagram's number in the
+/// message.
+fn numbered_message(number: u32, bytes: usize, datagram_bytes: usize) -> Vec<u8> {
+    let mut message: Vec<u8> = (0..bytes).map(|at| (at / datagram_bytes * 3 + at) as u8).collect();
+    for (nth, datagram) in message.chunks_mut(datagram_bytes).enumerate() {
+        datagram[..4].copy_from_slice(&number.to_be_bytes());
+        datagram[4..8].copy_from_slice(&(nth as u32).to_be_bytes());
     }
+    message
 }
 
 /// Transfers `bytes` bytes by TCP to an address in another namespace, and compares every byte.

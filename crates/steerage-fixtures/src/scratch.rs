@@ -1,11 +1,13 @@
 //! A directory for one test.
 
 use std::fs;
+use std::io::Write as _;
 use std::ops::Deref;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{self, Command};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Command, Stdio};
+
+use crate::own_name;
 
 /// An empty temporary directory, which is removed when the value is dropped.
 #[derive(Debug)]
@@ -19,9 +21,7 @@ impl Scratch {
 
     /// Creates a directory with the permission bits `mode`.
     pub fn with_mode(mode: u32) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("steerage-test-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let path = std::env::temp_dir().join(format!("steerage-test-{}", own_name()));
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         Self(path)
@@ -63,6 +63,18 @@ impl Scratch {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         path
     }
+}
+
+/// Writes a file by another process, for a test that takes a lease of the file.
+///
+/// The kernel grants no lease of a file that is open for writing. If this process wrote the file,
+/// a child that another thread starts meanwhile could hold the open file, until the child executes
+/// its program.
+pub fn write_by_another_process(path: &Path, bytes: &[u8]) {
+    let to = format!("of={}", path.display());
+    let mut writer = Command::new("dd").args([&to, "status=none"]).stdin(Stdio::piped()).spawn().unwrap();
+    writer.stdin.take().unwrap().write_all(bytes).unwrap();
+    assert!(writer.wait().unwrap().success(), "{to}");
 }
 
 impl Default for Scratch {

@@ -227,6 +227,8 @@ mod tests {
             return;
         }
         let root = std::env::temp_dir().join(format!("steerage-capabilities-{}", std::process::id()));
+        // A test process that was killed leaves its directory, and process IDs return.
+        let _ = fs::remove_dir_all(&root);
         let (closed, x) = (root.join("closed"), root.join("x"));
         for (directory, mode) in [(&root, 0o755), (&closed, 0o700), (&x, 0o755)] {
             fs::create_dir(directory).unwrap();

@@ -489,6 +489,8 @@ mod tests {
     #[test]
     fn a_file_is_complete_when_no_flow_of_its_period_can_end() {
         let directory = std::env::temp_dir().join(format!("steerage-export-{}", std::process::id()));
+        // A test process that was killed leaves its directory, and process IDs return.
+        let _ = fs::remove_dir_all(&directory);
         fs::create_dir(&directory).unwrap();
         let pattern = directory.join("%H%M.jsonl");
         let name = FilePattern::parse(pattern.to_str().expect("a path that is text")).expect("a pattern");
@@ -526,6 +528,8 @@ mod tests {
     #[test]
     fn a_period_each_does_not_take_all_file_descriptors() {
         let directory = std::env::temp_dir().join(format!("steerage-export-many-{}", std::process::id()));
+        // A test process that was killed leaves its directory, and process IDs return.
+        let _ = fs::remove_dir_all(&directory);
         fs::create_dir(&directory).unwrap();
         let pattern = directory.join("%s.csv");
         let name = FilePattern::parse(pattern.to_str().expect("a path that is text")).expect("a pattern");

@@ -20,7 +20,7 @@ use steerage_device::af_packet::{AfPacketOptions, Direction};
 use steerage_device::fault::{Fault, FaultCounts, FaultTotals, Faults};
 use steerage_device::output;
 use steerage_fixtures::handlers::{self, Wire};
-use steerage_fixtures::namespaces::{Namespaces, address, any, cutting_socket, ping, udp_exchange};
+use steerage_fixtures::namespaces::{Namespaces, address, any, cutting_socket, message_arrives, ping, udp_exchange};
 use steerage_fixtures::{HANG, assert_at_rest, until};
 use steerage_lab::respond::{Config, End, Fate, Moved, Respond, Responding};
 
@@ -229,16 +229,8 @@ fn merged_segments_get_the_same_answers() {
             // The kernel splits this message into several datagrams.
             let before = merged();
             let socket = cutting_socket(any(address(to)), 700);
-            socket.set_read_timeout(Some(HANG)).unwrap();
-            socket.connect((address(to), ECHO)).unwrap();
             until("datagrams are merged", || {
-                let bytes = payload(3, 14_000);
-                socket.send(&bytes).unwrap();
-                let mut got = [0; 1000];
-                for datagram in bytes.chunks(700) {
-                    let len = socket.recv(&mut got).unwrap();
-                    assert_eq!(&got[..len], datagram);
-                }
+                message_arrives((&socket, SocketAddr::new(address(to), ECHO)), &socket, 14_000, 700);
                 merged() > before
             });
             ping(address(to), 1400);
@@ -485,7 +477,8 @@ fn a_kernel_that_forgot_its_connection_connects_again() {
 
 #[test]
 fn who_says_nothing_is_reset() {
-    let Some(net) = Net::new(config().idle(Duration::from_millis(300)), 1) else { return };
+    // On a loaded machine, the client may not run for a second before it sends.
+    let Some(net) = Net::new(config().idle(Duration::from_secs(3)), 1) else { return };
     net.client(|| {
         let mut stream = connect(V6, ECHO).unwrap();
         echo(&stream, b"there");

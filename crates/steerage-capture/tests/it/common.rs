@@ -10,8 +10,12 @@ use steerage_capture::Capture;
 
 use steerage_fixtures::queues::drain;
 
+pub(crate) fn path_of(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()))
+}
+
 pub(crate) fn temporary(name: &str, bytes: &[u8]) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
+    let path = path_of(name);
     fs::write(&path, bytes).expect("the target folder can be written");
     path
 }

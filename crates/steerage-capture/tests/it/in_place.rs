@@ -8,6 +8,7 @@ use steerage::testing::QueueTester;
 use steerage::{Batch, Builder, Cpu, Handler, Timestamp, device::Polled};
 use steerage_capture::Capture;
 use steerage_fixtures::queues::{POLLS_MAX, drain_headed};
+use steerage_fixtures::scratch::write_by_another_process;
 use steerage_fixtures::{skip, tshark};
 
 use crate::common::*;
@@ -17,6 +18,12 @@ const PACKETS: usize = 2_000;
 
 fn packets() -> Vec<Vec<u8>> {
     packets_of((0..PACKETS).map(|nth| nth % 1500))
+}
+
+fn leasable(name: &str, bytes: &[u8]) -> PathBuf {
+    let path = path_of(name);
+    write_by_another_process(&path, bytes);
+    path
 }
 
 fn is_mapped(path: &Path) -> bool {
@@ -112,7 +119,7 @@ fn every_form_of_records_has_the_same_values_in_place() {
 #[test]
 fn a_file_that_grows_is_read_to_its_new_end() {
     let mut packets = packets();
-    let path = temporary("grows.pcap", &pcap(true, MAGICS[1], &packets));
+    let path = leasable("grows.pcap", &pcap(true, MAGICS[1], &packets));
     let capture = Capture::open(&path).unwrap();
     let info = capture.info();
     let (mut tester, mut all) = (QueueTester::new(Box::new(capture)).unwrap(), Vec::new());
@@ -133,7 +140,7 @@ fn a_file_that_grows_is_read_to_its_new_end() {
 #[test]
 fn a_file_that_is_replaced_is_read_to_its_end() {
     let packets = packets();
-    let path = temporary("replaced.pcap", &pcap(false, MAGICS[0], &packets));
+    let path = leasable("replaced.pcap", &pcap(false, MAGICS[0], &packets));
     let (mut tester, mut all) = (QueueTester::new(Box::new(Capture::open(&path).unwrap())).unwrap(), Vec::new());
     if can_be_mapped(&mut tester, &path, &mut all) {
         fs::rename(temporary("other.pcap", b"other"), &path).unwrap();
@@ -147,9 +154,11 @@ fn a_file_that_is_replaced_is_read_to_its_end() {
 fn a_file_in_a_tmpfs_is_read_in_place() {
     let packets = packets();
     let path = PathBuf::from(format!("/dev/shm/steerage-in-place-{}.pcap", std::process::id()));
-    if fs::write(&path, pcap(false, MAGICS[0], &packets)).is_err() {
+    if fs::write(&path, "").is_err() {
         return skip("/dev/shm cannot be written");
     }
+    fs::remove_file(&path).unwrap();
+    write_by_another_process(&path, &pcap(false, MAGICS[0], &packets));
     let (mut tester, mut all) = (QueueTester::new(Box::new(Capture::open(&path).unwrap())).unwrap(), Vec::new());
     if can_be_mapped(&mut tester, &path, &mut all) {
         rest(&mut tester, &mut all);
@@ -219,7 +228,7 @@ impl Handler for Truncates {
 
 #[test]
 fn packets_of_a_truncated_file_stay_as_they_are() {
-    let path = temporary("truncated.pcap", &pcap(false, MAGICS[0], &packets()));
+    let path = leasable("truncated.pcap", &pcap(false, MAGICS[0], &packets()));
     let (started, has_started) = mpsc::channel();
     let (to, truncated) = mpsc::channel();
     let handler = Mutex::new(Some(Truncates { started: Some(started), truncated, packets: 0 }));

@@ -5,7 +5,6 @@ use std::fs;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{Signal, kill};
@@ -27,15 +26,14 @@ struct Shared {
 
 impl Shared {
     fn new() -> Option<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let is_there = ["/usr/sbin/xdp-loader", "/usr/sbin/xdp-filter"].iter().all(|path| Path::new(path).exists());
         if !is_there {
             skip_on_this_kernel("xdp-loader is absent: install the package xdp-tools");
             return None;
         }
         let net = Net::new()?;
-        let name = format!("steerage-bpf-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        let pins = std::env::temp_dir().join(name);
+        // The name of the namespace is new, so that this directory is new as well.
+        let pins = std::env::temp_dir().join(format!("steerage-bpf-{}", net.near));
         fs::create_dir(&pins).unwrap();
         let mounted = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&pins).status().unwrap();
         assert!(mounted.success(), "mount a BPF file system");

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -12,13 +11,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use steerage_fixtures::namespaces::free_port;
 use steerage_fixtures::scratch::Scratch;
-use steerage_fixtures::{skip, tshark, until};
+use steerage_fixtures::{HANG, skip, tshark, until};
 
 use crate::program::{Ends, report};
-
-/// The time within which a collector starts, reads its input and ends.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Captures with fragments, ICMP, TCP, IPv6, tunnels, and VLAN tags.
 const CAPTURES: [&str; 7] = [
@@ -63,10 +60,6 @@ fn add(all: &mut Directions, key: [&str; 4], protocol: &str, packets: u64, octet
         let sums = all.entry(key).or_default();
         (sums.0, sums.1) = (sums.0 + packets, sums.1 + octets);
     }
-}
-
-pub(crate) fn free_port() -> u16 {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Returns the bytes in the receive buffer of a UDP port, or `None` if no process listens on the
@@ -174,7 +167,7 @@ fn nfacctd_counts_what_the_csv_counts() {
         end(&mut nfacctd, Signal::SIGINT);
         let expected = directions(&csv);
         let start = Instant::now();
-        while printed_so_far(&printed) != expected && start.elapsed() < PATIENCE {
+        while printed_so_far(&printed) != expected && start.elapsed() < HANG {
             thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(printed_so_far(&printed), expected, "{name}");

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
 use serde_json::Value;
+use steerage_fixtures::namespaces::free_port;
 use steerage_fixtures::scratch::Scratch;
 
-use crate::export_collectors::{NFACCTD_IS_READY, PATIENCE, collect, end, free_port, nfacctd, printed_so_far};
+use crate::export_collectors::{NFACCTD_IS_READY, collect, end, nfacctd, printed_so_far};
 use crate::program::{Started, report, run};
 
 /// The default rate in records per second, from docs/meter.md.
@@ -177,10 +178,15 @@ fn nfacctd_stores_all_flows_of_a_capture() {
         let mut nfacctd = nfacctd(directory, port, &printed);
         let (mut nfacctd, report) = collect(&mut nfacctd, port, &directory.join("log"), NFACCTD_IS_READY, args)?;
         let stored = || printed_so_far(&printed).len() as u64;
-        // nfacctd prints its records once a second.
-        let start = Instant::now();
-        while stored() < sent(&report) && start.elapsed() < PATIENCE {
+        // nfacctd prints its records once a second. If it prints nothing for 30 s, it has lost the
+        // missing records.
+        let mut latest = (stored(), Instant::now());
+        while latest.0 < sent(&report) && latest.1.elapsed() < Duration::from_secs(30) {
             thread::sleep(Duration::from_millis(50));
+            let now = stored();
+            if now > latest.0 {
+                latest = (now, Instant::now());
+            }
         }
         end(&mut nfacctd, Signal::SIGINT);
         Some((stored(), sent(&report)))

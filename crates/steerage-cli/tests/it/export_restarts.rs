@@ -6,23 +6,21 @@
 //! `STEERAGE_EXPORT_RATE` sets the packets per second. Each packet becomes a flow record.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
+use steerage_fixtures::namespaces::{bind_when_free, listen_when_free};
 
-use crate::export::{Decoder, OPTIONS, Set, messages, output};
+use crate::export::{Decoder, OPTIONS, Set, enlarge_buffer, messages, output};
 use crate::program::Started;
 
 /// The time from the end of one collector process to the start of the next.
 const AWAY: Duration = Duration::from_millis(500);
-/// The collector's receive buffer, in bytes.
-const BUFFER: usize = 8 << 20;
 /// The time after which the collector checks whether it should end.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -128,9 +126,9 @@ fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
 /// collector.
 #[test]
 fn export_restarts_udp() {
-    let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let to = format!("ipfix://{address}");
-    let (report, collected) = run(&format!("{to}?refresh=1s"), move |stop| collect_datagrams(address, stop));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = format!("ipfix://{}", socket.local_addr().unwrap());
+    let (report, collected) = run(&format!("{to}?refresh=1s"), move |stop| collect_datagrams(socket, stop));
     let (total, written, lost, output) = counts(&report, &to);
     let Collected { restarts, flows, options, missing, next, stated } = collected;
     say(format_args!(
@@ -149,14 +147,11 @@ fn waited(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
+fn collect_datagrams(mut socket: UdpSocket, stop: &Stop) -> Collected {
+    let address = socket.local_addr().unwrap();
     let (mut all, mut buffer) = (Collected::default(), vec![0; 65_535]);
     loop {
-        let socket = UdpSocket::bind(address).unwrap();
-        // Without privileges, the kernel limits the receive buffer to twice `net.core.rmem_max`.
-        if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
-            setsockopt(&socket, sockopt::RcvBuf, &BUFFER).unwrap();
-        }
+        enlarge_buffer(&socket);
         socket.set_read_timeout(Some(LOOK)).unwrap();
         let (since, mut decoder) = (Instant::now(), Decoder::default());
         stop.is_there(all.restarts);
@@ -176,15 +171,16 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
         drop(socket);
         all.restarts += 1;
         thread::sleep(AWAY);
+        socket = bind_when_free(address);
     }
 }
 
 /// With TCP, each connection to a collector has its own sequence numbers.
 #[test]
 fn export_restarts_tcp() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let to = format!("ipfix+tcp://{address}");
-    let (report, collected) = run(&to, move |stop| collect_connections(address, stop));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("ipfix+tcp://{}", listener.local_addr().unwrap());
+    let (report, collected) = run(&to, move |stop| collect_connections(listener, stop));
     let (total, written, lost, output) = counts(&report, &to);
     let Collected { restarts, flows, options, missing, stated, .. } = collected;
     say(format_args!(
@@ -198,10 +194,10 @@ fn export_restarts_tcp() {
     assert!(output["connections"].as_u64().unwrap() >= restarts, "{output}");
 }
 
-fn collect_connections(address: SocketAddr, stop: &Stop) -> Collected {
+fn collect_connections(mut listener: TcpListener, stop: &Stop) -> Collected {
+    let address = listener.local_addr().unwrap();
     let mut all = Collected::default();
     loop {
-        let listener = TcpListener::bind(address).unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         stop.is_there(all.restarts);
         stream.set_read_timeout(Some(LOOK)).unwrap();
@@ -224,5 +220,6 @@ fn collect_connections(address: SocketAddr, stop: &Stop) -> Collected {
         all.restarts += 1;
         drop((stream, listener));
         thread::sleep(AWAY);
+        listener = listen_when_free(address);
     }
 }

@@ -15,7 +15,7 @@ const PAGE: &str = include_str!("../../../../docs/meter.md");
 
 /// The time limit in seconds for the start of a collector, for reading all datagrams, and for its
 /// end. Collectors need less time.
-const PATIENCE: &str = "30";
+const PATIENCE: &str = "120";
 
 /// The sections whose commands this test or `.ci/parquet` runs.
 pub(crate) const SECTIONS: [&str; 3] = ["nfdump", "pmacct", "DuckDB"];

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use serde_json::json;
+use steerage_fixtures::namespaces::free_port;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{NOBODY, is_root, skip, until};
 
@@ -77,12 +78,11 @@ fn another_user_reads_no_capture() {
         return;
     }
     for at in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
-        let Ok(free) = TcpListener::bind(at) else {
+        let Ok(bound) = TcpListener::bind(at) else {
             skip(&format!("this machine has no {at}"));
             continue;
         };
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let address = SocketAddr::new(bound.local_addr().unwrap().ip(), free_port());
         let to = format!("tcp-listen:{address}");
         let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();
         let reads = |address: SocketAddr| {
@@ -112,7 +112,7 @@ fn another_user_reads_no_capture() {
 
 #[test]
 fn an_open_address_is_warned_of() {
-    let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let to = format!("tcp-listen:0.0.0.0:{port}");
     let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();
     let mut connection = None;
@@ -130,8 +130,7 @@ fn an_open_address_is_warned_of() {
 
 #[test]
 fn who_connects_reads_a_capture() {
-    // Another process could bind this free port before the run does.
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let to = format!("tcp-listen:{address}");
     let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();
     let reader = thread::spawn(move || {

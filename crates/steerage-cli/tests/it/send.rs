@@ -100,7 +100,7 @@ fn what_is_not_sent_fails_the_run_and_says_why() {
     let Some(net) = Net::new() else { return };
     let fits = pcap("fits.pcap", 1, &[(60, 60); 4]);
     let long = pcap("long.pcap", 1, &[(2000, 2000), (60, 60), (1600, 1600)]);
-    let cut = pcap("cut.pcap", 1, &[(60, 1000); 5]);
+    let cut = pcap("send-cut.pcap", 1, &[(60, 1000); 5]);
     let raw = pcap("raw.pcap", 101, &[(60, 60); 7]);
     let send = |files: &[&str]| net.far(|| run(&[&["send", "far0", "--rate", "max", "--json"], files].concat()));
     let ran = send(&[&long, &cut, &raw, &fits]);

@@ -55,6 +55,8 @@ mod tests {
     #[test]
     fn only_the_mode_of_a_socket_is_set() {
         let path = std::env::temp_dir().join(format!("steerage-control-directory-{}", std::process::id()));
+        // A test process that was killed leaves its directory, and process IDs return.
+        let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
         let directory = Directory::open(&path).unwrap();

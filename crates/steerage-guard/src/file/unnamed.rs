@@ -47,6 +47,8 @@ mod tests {
     #[test]
     fn a_file_without_a_name_is_in_no_directory() {
         let directory = std::env::temp_dir().join(format!("steerage-unnamed-{}", std::process::id()));
+        // A test process that was killed leaves its directory, and process IDs return.
+        let _ = fs::remove_dir_all(&directory);
         fs::create_dir(&directory).unwrap();
         let opened = Directory::open(&directory).unwrap();
         for mut file in [unnamed(&opened).unwrap(), created_and_removed(&opened).unwrap()] {

@@ -17,6 +17,8 @@ impl Ground {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("steerage-path-{}-{number}", std::process::id()));
+        // A test process that was killed leaves its directory, and process IDs return.
+        let _ = fs::remove_dir_all(&root);
         fs::create_dir(&root).unwrap();
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
         // The temporary directory may be sticky. A link in a sticky directory is not followed.

@@ -370,6 +370,7 @@ mod tests {
     use std::io::{ErrorKind, Write as _};
     use std::os::unix::fs::OpenOptionsExt as _;
     use std::path::PathBuf;
+    use std::process::{Command, Stdio};
 
     use super::*;
     use crate::{Completion, FrameHeader, Memory, RecordForm, Spot};
@@ -388,7 +389,14 @@ mod tests {
                 let header = [number, 7, PACKET_BYTES as u32, 1500].map(u32::to_le_bytes).concat();
                 [header, vec![number as u8; PACKET_BYTES]].concat()
             };
-            std::fs::write(&path, (0..count).flat_map(record).collect::<Vec<u8>>()).unwrap();
+            // Another process writes the file. If this process wrote it, a child of another test could
+            // hold the open file until the child executes its program, and the kernel grants no lease
+            // of a file that is open for writing.
+            let to = format!("of={}", path.display());
+            let mut writer = Command::new("dd").args([&to, "status=none"]).stdin(Stdio::piped()).spawn().unwrap();
+            let bytes: Vec<u8> = (0..count).flat_map(record).collect();
+            writer.stdin.take().unwrap().write_all(&bytes).unwrap();
+            assert!(writer.wait().unwrap().success(), "{to}");
             Self(path)
         }
 

@@ -16,7 +16,7 @@ SCRIPT = """
 import json, socket, steerage, pyarrow as pa
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sender.bind(("127.0.0.1", 4000))
-found, received = None, 0
+packets, received = 0, 0
 for nth, interval in enumerate(steerage.meter("lo", interval=0.2, idle_timeout=0.5)):
     if nth < 5:
         for _ in range(10):
@@ -27,8 +27,10 @@ for nth, interval in enumerate(steerage.meter("lo", interval=0.2, idle_timeout=0
     total = json.loads(table.schema.metadata[b"steerage.report"])
     assert total["received"] == received and "dropped" in total, (total, received)
     flows = [row for row in table.to_pylist() if row["destination_port"] == 4001 and row["kind"] == "udp"]
-    if flows:
-        print(flows[0]["source_port"], flows[0]["packets"] >= 10, received >= 10, interval.report["dropped"])
+    # If this process is not run for the idle timeout, its packets are in several flows.
+    packets += sum(row["packets"] for row in flows)
+    if packets >= 10:
+        print(flows[0]["source_port"], received >= packets, interval.report["dropped"])
         break
     assert nth < 600
 """
@@ -38,7 +40,7 @@ def test_intervals_of_an_interface():
     need(os.geteuid() == 0 and which("unshare") and which("ip"), "root with unshare and ip")
     command = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$0" -c "$1"', sys.executable, SCRIPT]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=pathlib.Path(__file__).parent)
-    assert (ended.returncode, ended.stdout) == (0, "4000 True True {}\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "4000 True {}\n"), ended.stderr
 
 
 def test_what_is_no_interface():

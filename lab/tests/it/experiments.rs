@@ -175,9 +175,10 @@ fn converse(namespaces: &Namespaces, client: usize, mut child: Child) -> Value {
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(std::io::read_to_string(&mut stream).unwrap(), "what comes back?");
     });
-    let rr = ["load", "10.210.0.2:5000", "-C", "20", "--seconds", "0.2", "--warm-up", "0.1"];
+    // `load` fails if no transaction ends within the measured time.
+    let rr = ["load", "10.210.0.2:5000", "-C", "20", "--seconds", "2", "--warm-up", "0.1"];
     let long = ["load", "10.210.0.2:5001", "-C", "20", "--request", "20", "--response", "3000", "--threads", "2"];
-    let long = [&long[..], &["--seconds", "0.2", "--warm-up", "0.1"]].concat();
+    let long = [&long[..], &["--seconds", "2", "--warm-up", "0.1"]].concat();
     for args in [&rr[..], &long] {
         let output = namespaces.within(client, || lab(args).output().unwrap());
         let values = &lines(&output)[0]["values"];

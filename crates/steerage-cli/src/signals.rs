@@ -24,7 +24,7 @@ use std::thread;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGUSR1};
 use signal_hook::{flag, low_level};
 
 use crate::error::Error;
@@ -111,11 +111,11 @@ pub(crate) fn hold(signals: &SigSet) -> Result<SignalFd, Error> {
     held.map_err(|error| catch_failed(error.into()))
 }
 
-/// Returns a flag that HUP, INT or TERM sets, for commands that handle no packets.
+/// Returns a flag that the signals of [`to_end`] set, for commands that handle no packets.
 pub(crate) fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
     let ended = Arc::default();
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        flag::register(signal, Arc::clone(&ended)).map_err(listen_failed)?;
+    for signal in &to_end() {
+        flag::register(signal as i32, Arc::clone(&ended)).map_err(listen_failed)?;
     }
     Ok(ended)
 }
@@ -151,11 +151,18 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>, ends_now: &A
     }
 }
 
-/// Returns the signals that a run reads. An ignored HUP (nohup) must not be blocked, because the
-/// run would read the HUP and end.
-fn of_runs() -> SigSet {
+/// Returns the signals that end a command. An ignored HUP (nohup) must be neither blocked nor
+/// caught, because the command would receive the HUP and end.
+pub(crate) fn to_end() -> SigSet {
     let hup = (!is_ignored(SIGHUP)).then_some(Signal::SIGHUP);
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().chain(hup).collect()
+    [Signal::SIGINT, Signal::SIGTERM].into_iter().chain(hup).collect()
+}
+
+/// Returns the signals that a run reads.
+fn of_runs() -> SigSet {
+    let mut signals = to_end();
+    signals.add(Signal::SIGUSR1);
+    signals
 }
 
 /// Returns true if /proc/self/status is readable and says that this process ignores the signal.

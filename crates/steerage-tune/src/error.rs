@@ -17,13 +17,29 @@ pub enum TuneError {
         /// The kernel's error.
         error: io::Error,
     },
-    /// The undo file was not written, so nothing was changed.
-    #[error("cannot write the undo file {}: {}; nothing was changed", path.display(), file_remedy(error))]
+    /// The undo file was not written. Values are set only after the undo file has them.
+    #[error("cannot write the undo file {}: {}; no value is set without it", path.display(), file_remedy(error))]
     Save {
         /// The path of the undo file.
         path: PathBuf,
         /// The error that the file system returned.
         error: io::Error,
+    },
+    /// The old values are restored, and their undo file stays.
+    #[error("the old values are restored, but the undo file {} cannot be removed: {}", path.display(), file_remedy(error))]
+    Remove {
+        /// The path of the undo file.
+        path: PathBuf,
+        /// The error that the file system returned.
+        error: io::Error,
+    },
+    /// Another process has the [lock](crate::Lock).
+    #[error("another steerage tune ({holder}) {why}")]
+    Busy {
+        /// The other process.
+        holder: String,
+        /// What the other process does, and what the user can do.
+        why: String,
     },
     /// `tune` could not write a file.
     #[error("cannot write {}: {}", path.display(), file_remedy(error))]

@@ -10,7 +10,9 @@
 //! | `stage` | [`STAGES`]: the table of stages |
 //! | `plan` | a [`Wish`] becomes a [`Plan`] of [`Change`]s |
 //! | [`irq`] | the interrupts of a card, and irqbalance |
+//! | `unit` | the name of the systemd unit of an interface |
 //! | `undo` | [`Undo`]: the file by which everything is restored |
+//! | `lock` | [`Lock`]: one `tune` at a time for each interface |
 //! | [`link_file`] | a setting as a .link file of systemd |
 //! | `watch` | keeps a setting while links, queues and CPUs come and go |
 //! | `guard` | whether this machine is reached through an interface |
@@ -33,6 +35,7 @@ pub mod irq;
 mod knob;
 pub mod link_file;
 mod load;
+mod lock;
 mod machine;
 pub mod measure;
 mod plan;
@@ -42,6 +45,7 @@ pub mod scoped;
 mod setting;
 mod stage;
 mod undo;
+mod unit;
 pub mod verdict;
 mod watch;
 
@@ -50,6 +54,7 @@ pub use error::TuneError;
 pub use guard::reached_through;
 pub use knob::Knob;
 pub use load::{CpuLoad, KernelLoad};
+pub use lock::Lock;
 pub use machine::Machine;
 pub use plan::{Change, Plan, Stages, Value, Wish};
 pub use root::Root;

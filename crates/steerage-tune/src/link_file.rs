@@ -13,6 +13,7 @@ use crate::knob::Knob;
 use crate::machine::Machine;
 use crate::root::Root;
 use crate::setting::Setting;
+use crate::unit::unit;
 
 /// The directories outside of /sys that [`make`] reads. The name of a library contains systemd's
 /// version, and udev's data contain the path of the .link file that an interface uses.
@@ -119,10 +120,7 @@ pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
         .filter(|name| !KEYS.iter().any(|(end, ..)| name.ends_with(end)))
         .collect();
     if !without.is_empty() {
-        notes.push(format!(
-            "systemd has no key for {}: keep it with steerage-tune@{interface}.service",
-            without.join(", ")
-        ));
+        notes.push(format!("systemd has no key for {}: keep it with {}.service", without.join(", "), unit(interface)));
     }
     if version.is_none() {
         notes.push("the version of systemd is unknown, so the file may have keys that it does not know".to_owned());

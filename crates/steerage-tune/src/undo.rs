@@ -35,8 +35,9 @@ struct Identity {
     boot: String,
     /// The inode of the network namespace.
     namespace: String,
+    /// A new interface of the same name has another index. The MAC address is not compared, because
+    /// an interface that gets another address keeps its settings.
     index: String,
-    address: String,
 }
 
 impl Identity {
@@ -47,8 +48,12 @@ impl Identity {
             boot: read("/proc/sys/kernel/random/boot_id"),
             namespace: namespace.to_string_lossy().into_owned(),
             index: read(&format!("/sys/class/net/{interface}/ifindex")),
-            address: read(&format!("/sys/class/net/{interface}/address")),
         }
+    }
+
+    fn file_stem(&self, interface: &str) -> String {
+        let number: String = self.namespace.chars().filter(char::is_ascii_digit).collect();
+        format!("{interface}@{number}")
     }
 }
 
@@ -111,24 +116,26 @@ impl Undo {
     /// [restored](Self::sort).
     ///
     /// # Errors
-    /// Fails like [`load`](Self::load).
-    pub fn load_all(directory: &Path, machine: &Machine) -> Result<Vec<Self>, TuneError> {
+    /// Fails if the directory cannot be read. Each file that cannot be used has an error in the
+    /// second list.
+    pub fn load_all(directory: &Path, machine: &Machine) -> Result<(Vec<Self>, Vec<TuneError>), TuneError> {
         let entries = match Directory::open(directory).and_then(|directory| directory.entries()) {
             Ok(entries) => entries,
             Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(TuneError::Load { path: directory.to_owned(), error: error.into() }),
         };
-        let mut all = Vec::new();
-        for (name, _) in entries {
-            let path = directory.join(&name);
-            if path.extension().is_some_and(|end| end == "json") {
-                all.extend(Self::read(&path)?.filter(|undo| {
+        let (mut all, mut unusable) = (Vec::new(), Vec::new());
+        let paths = entries.into_iter().map(|(name, _)| directory.join(name));
+        for path in paths.filter(|path| path.extension().is_some_and(|end| end == "json")) {
+            match Self::read(&path) {
+                Ok(undo) => all.extend(undo.filter(|undo| {
                     undo.is_about(&undo.record.interface, &Identity::of(machine.root(), &undo.record.interface))
-                }));
+                })),
+                Err(error) => unusable.push(error),
             }
         }
         Self::sort(&mut all);
-        Ok(all)
+        Ok((all, unusable))
     }
 
     /// Puts the newest undo file first. Several undo files may contain one setting of the machine:
@@ -235,7 +242,8 @@ impl Undo {
     }
 
     /// Updates an undo file of an earlier boot or interface: the present values become the old
-    /// values. Returns false if the undo file already belongs to this boot and interface.
+    /// values. Values of the machine that `tune` set since the boot keep their old values. Returns
+    /// false if the undo file already belongs to this boot and interface.
     ///
     /// # Errors
     /// Fails if the undo file cannot be written.
@@ -244,11 +252,17 @@ impl Undo {
         if here == self.record.identity {
             return Ok(false);
         }
-        self.record.identity = here;
-        self.record.began = now();
-        self.record.before = Setting::default();
-        self.record.ours.clear();
-        let kept = self.record.kept.take().unwrap_or_default();
+        let record = &mut self.record;
+        if here.boot == record.identity.boot {
+            record.before.0.retain(|knob, _| !knob.is_of(&record.interface));
+            record.ours.retain(|knob, _| !knob.is_of(&record.interface));
+        } else {
+            record.began = now();
+            record.before = Setting::default();
+            record.ours.clear();
+        }
+        record.identity = here;
+        let kept = record.kept.take().unwrap_or_default();
         self.extend(machine, &kept)?;
         Ok(true)
     }
@@ -403,14 +417,10 @@ impl Undo {
         if then.boot != here.boot {
             result.left.push("the machine has restarted since, so the kernel has its own values again".to_owned());
         } else {
-            let is_same = (&then.index, &then.address) == (&here.index, &here.address);
+            let is_same = then.index == here.index;
             if !is_same {
                 let interface = &self.record.interface;
-                let what = if here.index.is_empty() {
-                    "is gone"
-                } else {
-                    "is another interface now, or has another MAC address"
-                };
+                let what = if here.index.is_empty() { "is gone" } else { "is another interface now" };
                 result.left.push(format!("{interface} {what}: its values were left alone"));
             }
             // Steering rules are restored first, because a card may delete its rules when the
@@ -463,9 +473,12 @@ impl Undo {
     }
 
     fn remove(&self) -> Result<(), TuneError> {
-        let failed = |error: PathError| TuneError::Save { path: self.path.clone(), error: error.into() };
-        let (directory, name) = Directory::holding(&self.path).map_err(failed)?;
-        directory.remove_file(&name).map_err(failed)
+        let removed = Directory::holding(&self.path).and_then(|(directory, name)| directory.remove_file(&name));
+        match removed.map_err(io::Error::from) {
+            // A user has removed the file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(|error| TuneError::Remove { path: self.path.clone(), error }),
+        }
     }
 }
 
@@ -479,11 +492,15 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
 
+/// Returns a file name, without its end, that only one interface of one network namespace has.
+pub(crate) fn file_stem(machine: &Machine, interface: &str) -> String {
+    Identity::of(machine.root(), interface).file_stem(interface)
+}
+
 /// Returns the possible paths of the undo file, with and without the number of the network
 /// namespace. The longer path is used if the undo file of another namespace has the shorter path.
 fn paths(directory: &Path, interface: &str, here: &Identity) -> [PathBuf; 2] {
-    let number: String = here.namespace.chars().filter(char::is_ascii_digit).collect();
-    [directory.join(format!("{interface}@{number}.json")), directory.join(format!("{interface}.json"))]
+    [directory.join(here.file_stem(interface) + ".json"), directory.join(format!("{interface}.json"))]
 }
 
 fn free_path(directory: &Path, interface: &str, here: &Identity) -> Result<PathBuf, TuneError> {

@@ -63,6 +63,7 @@ mod terminal;
 mod tools;
 mod top;
 mod tune;
+mod tune_alone;
 mod tune_for;
 mod udp;
 mod values;

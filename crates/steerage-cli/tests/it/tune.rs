@@ -22,7 +22,7 @@ use crate::program::{Ends, Ran, children, command, run};
 
 /// Returns a `tune` command that runs in the network namespace of `near0`. `ip netns exec` mounts
 /// the /sys of the namespace.
-fn tune(net: &Net, state: &Path, args: &str) -> Command {
+pub(crate) fn tune(net: &Net, state: &Path, args: &str) -> Command {
     let program = command(&[]);
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &net.near]).arg(program.get_program()).arg("tune").args(args.split_whitespace());
@@ -30,7 +30,7 @@ fn tune(net: &Net, state: &Path, args: &str) -> Command {
     command
 }
 
-fn ran(net: &Net, state: &Path, args: &str) -> Ran {
+pub(crate) fn ran(net: &Net, state: &Path, args: &str) -> Ran {
     let ran = Ran::of(tune(net, state, args).output().unwrap());
     let (warnings, rest): (Vec<&str>, Vec<&str>) =
         ran.err.split_inclusive('\n').partition(|line| line.contains("--test-window"));
@@ -39,14 +39,14 @@ fn ran(net: &Net, state: &Path, args: &str) -> Ran {
 }
 
 /// Runs a shell command in the network namespace of `near0`, with the namespace's /sys.
-fn shell(net: &Net, text: &str) -> String {
+pub(crate) fn shell(net: &Net, text: &str) -> String {
     let done = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", text]).output().unwrap();
     assert!(done.status.success(), "{text}: {done:?}");
     String::from_utf8(done.stdout).unwrap()
 }
 
 /// Returns the contents of each file that `tune` may change.
-fn files(net: &Net) -> BTreeMap<String, String> {
+pub(crate) fn files(net: &Net) -> BTreeMap<String, String> {
     let text = "cd /sys/class/net/near0; for f in queues/*/*ps_cpus queues/*/rps_flow_cnt threaded gro_flush_timeout \
                 napi_defer_hard_irqs /proc/sys/net/core/rps_default_mask; do echo \"$f $(cat $f 2>&1)\"; done";
     let all = shell(net, text);
@@ -55,7 +55,7 @@ fn files(net: &Net) -> BTreeMap<String, String> {
 }
 
 /// Writes the undo file of a `tune --apply` that set this RPS mask for the first queue.
-fn kept(net: &Net, state: &Path, mask: &str) {
+pub(crate) fn kept(net: &Net, state: &Path, mask: &str) {
     kept_on("near0", net, state, mask);
 }
 
@@ -69,7 +69,6 @@ fn kept_on(interface: &str, net: &Net, state: &Path, mask: &str) {
             "boot": read("/proc/sys/kernel/random/boot_id"),
             "namespace": shell(net, "readlink /proc/self/ns/net").trim(),
             "index": read(&format!("/sys/class/net/{interface}/ifindex")),
-            "address": read(&format!("/sys/class/net/{interface}/address")),
         },
         "before": { knob: read(knob) },
         "ours": { knob: [mask] },
@@ -81,7 +80,7 @@ fn kept_on(interface: &str, net: &Net, state: &Path, mask: &str) {
     fs::write(state.join(format!("{interface}.json")), record.to_string()).unwrap();
 }
 
-fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
+pub(crate) fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
     let ends = AtomicBool::new(false);
     thread::scope(|scope| {
         let sender = scope.spawn(|| {
@@ -266,7 +265,7 @@ fn a_signal_restores_before_the_verdict() {
     assert_eq!((files(&net), state.join("near0.json").exists()), (before, false));
 }
 
-fn stop(child: &mut Child) {
+pub(crate) fn stop(child: &mut Child) {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
 }
 

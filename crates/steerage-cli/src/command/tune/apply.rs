@@ -5,7 +5,7 @@ use steerage_tune::candidates::Candidate;
 use steerage_tune::facts::Sample;
 use steerage_tune::link_file::{self, LinkFile};
 use steerage_tune::measure::{Comparison, Live, Options, search};
-use steerage_tune::{Machine, Setting, Undo, create_directory, irq};
+use steerage_tune::{Lock, Machine, Setting, Undo, irq};
 
 use super::stop::Stop;
 use super::text::{self, commands_of, list};
@@ -17,7 +17,7 @@ use crate::stdout;
 pub(super) fn run(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
     // Signals are not blocked yet, so that a signal ends the command if the file system does not
     // answer.
-    create_directory(directory)?;
+    let _lock = Lock::of_interface(directory, machine, interface)?;
     let undo = Undo::load(directory, machine, interface)?;
     let stop = Stop::hold()?;
     match undo {
@@ -36,6 +36,8 @@ pub(super) fn measured(
     stop: &Stop,
     unfinished: Option<Undo>,
 ) -> Result<Undo, Error> {
+    // Candidates of another interface must not become the old values of the machine.
+    let _lock = if args.global { Some(Lock::of_machine(directory)?) } else { None };
     if let Some(unfinished) = unfinished {
         let restored = list(&unfinished.restore(machine)?);
         stdout::print(format!("the last --apply did not end, and is taken back: {restored}"))?;

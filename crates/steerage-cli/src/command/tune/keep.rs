@@ -8,7 +8,7 @@ use std::thread;
 use steerage_control::metrics::{More, Server};
 use steerage_guard::capabilities;
 use steerage_text::{plural, shell_word};
-use steerage_tune::{Difference, Machine, SetAgain, Undo, Watch, Watched, create_directory};
+use steerage_tune::{Difference, Lock, Machine, SetAgain, Undo, Watch, Watched};
 
 use super::stop::Stop;
 use super::text::list;
@@ -21,16 +21,25 @@ use crate::service::ServiceManager;
 use crate::stdout;
 
 pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> Result<(), Error> {
-    let (mut found, mut missing) = (Vec::new(), Vec::new());
-    if args.interfaces.is_empty() {
-        found = Undo::load_all(directory, machine)?;
-        missing.extend(found.is_empty().then_some("anything"));
-    }
+    // After an error, the other settings are still restored.
+    let mut outcome = Ok(());
     // Each interface once.
-    for interface in BTreeSet::from_iter(&args.interfaces) {
-        match Undo::load(directory, machine, interface)? {
-            Some(undo) => found.push(undo),
-            None => missing.push(interface),
+    let mut interfaces: BTreeSet<String> = args.interfaces.iter().cloned().collect();
+    let (mut found, mut locks, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    if interfaces.is_empty() {
+        let (all, unusable) = Undo::load_all(directory, machine)?;
+        interfaces.extend(all.iter().map(|undo| undo.interface().to_owned()));
+        missing.extend((all.is_empty() && unusable.is_empty()).then_some("anything"));
+        outcome = unusable.into_iter().map(|error| Err(error.into())).fold(outcome, Result::and);
+    }
+    for interface in &interfaces {
+        match load_to_undo(machine, directory, interface) {
+            Ok(Some((undo, lock))) => {
+                found.push(undo);
+                locks.push(lock);
+            }
+            Ok(None) => missing.push(interface),
+            Err(error) => outcome = outcome.and(Err(error)),
         }
     }
     for what in missing {
@@ -38,12 +47,10 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         stdout::print(text)?;
     }
     if found.is_empty() {
-        return Ok(());
+        return outcome;
     }
     confine(args, machine, directory, &found)?;
     Undo::sort(&mut found);
-    // After an error, the other settings are still restored.
-    let mut outcome = Ok(());
     for undo in found {
         let name = undo.interface().to_owned();
         let restored = undo.restore(machine).map_err(Error::from);
@@ -51,6 +58,16 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         outcome = outcome.and(said);
     }
     outcome
+}
+
+fn load_to_undo(machine: &Machine, directory: &Path, interface: &str) -> Result<Option<(Undo, Lock)>, Error> {
+    // The lock needs write access, which a user without an undo file does not need.
+    if Undo::load(directory, machine, interface)?.is_none() {
+        return Ok(None);
+    }
+    let lock = Lock::of_interface(directory, machine, interface)?;
+    // The previous holder of the lock may have changed or removed the file.
+    Ok(Undo::load(directory, machine, interface)?.map(|undo| (undo, lock)))
 }
 
 pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
@@ -85,7 +102,7 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
 pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
     // Signals are not blocked yet, so that a signal ends the command if the file system does not
     // answer.
-    create_directory(directory)?;
+    let _lock = Lock::of_interface(directory, machine, interface)?;
     let found = Undo::load(directory, machine, interface)?;
     let manager = ServiceManager::connect();
     let stop = Stop::hold()?;
@@ -100,18 +117,34 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
         // If the undo file has no setting to keep, `tune` first measures the candidate settings.
         unfinished => apply::measured(args, machine, directory, interface, &stop, unfinished)?,
     };
+    let watched = set_until_stopped(machine, &mut watch, &mut undo, &stop, || {
+        manager.ready();
+        stdout::print(format!("watching {interface}\n"))
+    });
+    if args.keep {
+        return watched;
+    }
+    let restored = undo.restore(machine).map_err(Error::from);
+    // The first error is the cause.
+    watched.and(restored.and_then(|restored| stdout::print(list(&restored))))
+}
+
+/// Keeps the setting until a signal arrives.
+fn set_until_stopped(
+    machine: &mut Machine,
+    watch: &mut Watch,
+    undo: &mut Undo,
+    stop: &Stop,
+    started: impl FnOnce() -> Result<(), Error>,
+) -> Result<(), Error> {
     let mut log = |change: &SetAgain| drop(stdout::print(format!("{change}\n")));
     undo.renew(machine)?;
-    watch.set_again(machine, &mut undo, &mut log)?;
-    manager.ready();
-    stdout::print(format!("watching {interface}\n"))?;
-    loop {
-        match watch.wait(stop.as_fd())? {
-            Watched::Changed => watch.set_again(machine, &mut undo, &mut log)?,
-            Watched::Stopped if args.keep => return Ok(()),
-            Watched::Stopped => return stdout::print(list(&undo.restore(machine)?)),
-        }
+    watch.set_again(machine, undo, &mut log)?;
+    started()?;
+    while watch.wait(stop.as_fd())? == Watched::Changed {
+        watch.set_again(machine, undo, &mut log)?;
     }
+    Ok(())
 }
 
 /// Unlike the thread that sets values, the thread of the metrics server has neither capabilities

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use steerage_tune::facts::Card;
 use steerage_tune::purpose::{self, Lead, Nic, Purpose};
-use steerage_tune::{Change, Machine, Plan, Setting, Undo, create_directory, link_file};
+use steerage_tune::{Change, Lock, Machine, Plan, Setting, Undo, link_file};
 
 use super::apply::write_link;
 use super::stop::Stop;
@@ -23,9 +23,7 @@ pub(super) fn run(
     interface: &str,
 ) -> Result<(), Error> {
     let lead = Lead { flows: args.flows.clone(), queues: args.queues.clone().map_or(Vec::new(), |queues| queues.0) };
-    if args.apply {
-        create_directory(directory)?;
-    }
+    let _lock = if args.apply { Some(Lock::of_interface(directory, machine, interface)?) } else { None };
     let undo = Undo::load(directory, machine, interface)?;
     let ours = undo.as_ref().and_then(Undo::kept).cloned().unwrap_or_default();
     let planned = |machine: &mut Machine, ours: &Setting| {

@@ -5,22 +5,20 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 use nix::sys::time::TimeSpec;
 
 use crate::error::Error;
-use crate::signals::hold;
+use crate::signals::{hold, to_end};
 
-/// The signals INT, TERM and HUP, which are blocked, so that the process can restore the old
+/// The signals that end a command, which are blocked, so that the process can restore the old
 /// setting before it ends.
 #[derive(Debug)]
 pub(super) struct Stop(SignalFd);
 
 impl Stop {
     pub(super) fn hold() -> Result<Self, Error> {
-        let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
-        hold(&signals).map(Self)
+        hold(&to_end()).map(Self)
     }
 
     /// Waits for `time`. Returns false as soon as a signal arrives.

@@ -214,11 +214,15 @@ impl ArrowArray {
         Self::new(rows, ArrayParts { buffers, children: Children(Vec::new()), _column: Some(column) })
     }
 
-    fn of_batch(mut batch: ColumnBatch) -> Self {
-        let rows = batch.columns().first().map_or(0, Column::rows);
+    fn of_batch(mut batch: ColumnBatch) -> Result<Self, String> {
+        // The positions of a longer column are wrong.
+        if let Some(long) = batch.columns().iter().find(|column| column.bytes() > i32::MAX as usize) {
+            return Err(format!("the column `{}` has more than 2 GiB in one batch: please report it", long.name()));
+        }
+        let rows = batch.rows();
         let columns = batch.columns_mut().iter_mut().map(Column::take);
         let children = Children::new(columns.map(Self::of_column));
-        Self::new((rows, 0), ArrayParts { buffers: vec![ptr::null()], children, _column: None })
+        Ok(Self::new((rows, 0), ArrayParts { buffers: vec![ptr::null()], children, _column: None }))
     }
 }
 
@@ -254,7 +258,7 @@ impl ArrowArrayStream {
         // SAFETY: as for `schema`.
         unsafe {
             let parts = &mut *(*stream).private_data.cast::<StreamParts>();
-            parts.call(to, |batches| Ok(batches.next()?.map_or_else(ArrowArray::default, ArrowArray::of_batch)))
+            parts.call(to, |batches| batches.next()?.map_or_else(|| Ok(ArrowArray::default()), ArrowArray::of_batch))
         }
     }
 

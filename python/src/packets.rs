@@ -123,14 +123,15 @@ impl Handler for Rows {
     type Report = ();
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
-        let (count, adds) = (batch.len(), &self.adds);
-        let added = self.batcher.add_rows(count, |columns| {
-            for packet in batch.iter_mut() {
-                let found = packet.dissection();
+        let Self { batcher, adds, .. } = self;
+        // Each packet is added on its own, because 64 packets can have 16 MiB.
+        let added = batch.iter_mut().try_for_each(|packet| {
+            let found = packet.dissection();
+            batcher.add_rows(|columns| {
                 for (add, column) in adds.iter().zip(columns.columns_mut()) {
                     add(column, &packet, &found);
                 }
-            }
+            })
         });
         if added.is_err() {
             self.stop.stop();

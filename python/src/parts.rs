@@ -7,7 +7,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyCapsule};
 use steerage_meter::{ColumnBatch, Edges, FlowRecord, PartEdges};
 
-use crate::run::BATCH_ROWS;
+use crate::run::{RECORDS_AT_A_TIME, take_full};
 use crate::{Rows, ffi};
 
 pub(crate) fn bytes_of_part(part: u64, edges: Edges) -> Vec<u8> {
@@ -94,12 +94,12 @@ fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) 
         records.extend(parts.drain(..).flat_map(|part| part.edges.finish()));
     }
     let bytes = parts.iter().flat_map(PartEdges::to_bytes).collect();
-    let batches = records.chunks(BATCH_ROWS).map(|records| {
-        let mut batch = schema.clone();
+    let (mut batch, mut batches) = (schema.clone(), Vec::new());
+    for records in records.chunks(RECORDS_AT_A_TIME) {
         batch.add(records);
-        batch
-    });
-    let batches = batches.collect();
+        batches.extend(take_full(&mut batch));
+    }
+    batches.push(batch);
     Ok((Rows::new(schema, batches, None), bytes, numbers, joined))
 }
 
@@ -108,9 +108,10 @@ fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) 
 pub(crate) fn edge_rows(py: Python<'_>, edges: PyBackedBytes) -> PyResult<Rows> {
     let rows = py.detach(|| {
         let parts = PartEdges::read(&edges).map_err(|error| error.to_string())?;
-        let mut batch = PartEdges::columns();
-        parts.iter().for_each(|part| part.add_to(&mut batch));
-        Ok::<_, String>(Rows::new(PartEdges::columns(), vec![batch], None))
+        let (mut batch, mut batches) = (PartEdges::columns(), Vec::new());
+        parts.iter().for_each(|part| part.add_to(&mut batch, |batch| batches.extend(take_full(batch))));
+        batches.push(batch);
+        Ok::<_, String>(Rows::new(PartEdges::columns(), batches, None))
     });
     rows.map_err(PyValueError::new_err)
 }

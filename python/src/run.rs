@@ -26,13 +26,24 @@ use steerage_meter::{ColumnBatch, FlowRecord};
 use crate::error::Failure;
 
 /// The number of rows of a batch. A batch of flows with all columns takes 7 MB of memory.
-pub(crate) const BATCH_ROWS: usize = 32_768;
+const BATCH_ROWS: usize = 32_768;
+
+/// A batch ends with the row that reaches this number of bytes of text and packets. 32,768 IPv6
+/// flows have 3 MB of text.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// The number of flows after which a batch's bytes are counted.
+pub(crate) const RECORDS_AT_A_TIME: usize = 256;
 
 const WAITING_MAX: usize = 2;
 
 /// The consumer gets the schema only after this number of batches. If the run ends with fewer
 /// batches than this, the schema's metadata contains the run's ledger (packet counters).
 const FIRST_MAX: usize = 8;
+
+/// The batches before the schema have at most this number of bytes of text and packets, and those
+/// of one batch.
+const FIRST_BYTES: usize = 32 << 20;
 
 const INTERVAL_MAX: usize = 64;
 
@@ -120,9 +131,14 @@ impl From<Capture> for OpenSource {
     }
 }
 
+/// Returns the rows of a full batch, and leaves the batch empty.
+pub(crate) fn take_full(batch: &mut ColumnBatch) -> Option<ColumnBatch> {
+    let is_full = batch.rows() >= BATCH_ROWS || batch.bytes() >= BATCH_BYTES;
+    is_full.then(|| batch.take())
+}
+
 pub(crate) struct Batcher {
     batch: ColumnBatch,
-    rows: usize,
     to: SyncSender<Option<ColumnBatch>>,
 }
 
@@ -130,26 +146,31 @@ impl Batcher {
     /// Blocks while the consumer's queue is full.
     pub(crate) fn add(&mut self, mut records: &[FlowRecord]) -> io::Result<()> {
         while !records.is_empty() {
-            let (now, later) = records.split_at(records.len().min(BATCH_ROWS - self.rows));
-            self.add_rows(now.len(), |batch| batch.add(now))?;
+            let room = BATCH_ROWS - self.batch.rows();
+            let (now, later) = records.split_at(records.len().min(RECORDS_AT_A_TIME).min(room));
+            self.add_rows(|batch| batch.add(now))?;
             records = later;
         }
         Ok(())
     }
 
-    /// The function `add` must add `rows` rows to the batch.
-    pub(crate) fn add_rows(&mut self, rows: usize, add: impl FnOnce(&mut ColumnBatch)) -> io::Result<()> {
+    /// Adds the rows that `add` adds to the batch. The batch's limits are checked afterwards.
+    pub(crate) fn add_rows(&mut self, add: impl FnOnce(&mut ColumnBatch)) -> io::Result<()> {
         add(&mut self.batch);
-        self.rows += rows;
-        if self.rows < BATCH_ROWS { Ok(()) } else { self.flush() }
+        take_full(&mut self.batch).map_or(Ok(()), |batch| self.send(batch))
     }
 
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        if std::mem::take(&mut self.rows) == 0 {
+        if self.batch.rows() == 0 {
             return Ok(());
         }
+        let batch = self.batch.take();
+        self.send(batch)
+    }
+
+    fn send(&self, batch: ColumnBatch) -> io::Result<()> {
         // An error means that the consumer has dropped the stream.
-        self.to.send(Some(self.batch.take())).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        self.to.send(Some(batch)).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 
@@ -162,7 +183,7 @@ impl Batching {
     pub(crate) fn own(&self) -> Batcher {
         let mut shared = self.lock();
         let batch = shared.batch.take();
-        Batcher { batch, rows: 0, to: shared.to.clone() }
+        Batcher { batch, to: shared.to.clone() }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Batcher> {
@@ -237,7 +258,7 @@ impl Run {
         let OpenSource { inputs, info, bytes } = source.open(options.filter.as_deref())?;
         let (to, batches) = mpsc::sync_channel(WAITING_MAX);
         let end = to.clone();
-        let batching = Batching(Arc::new(Mutex::new(Batcher { batch: schema.clone(), rows: 0, to })));
+        let batching = Batching(Arc::new(Mutex::new(Batcher { batch: schema.clone(), to })));
         let stop = Stop::default();
         let Work { make, finish } = work(&batching, stop.clone())?;
         let builder = on_cpus(Builder::new(), options.cpus).layers(options.layers);
@@ -279,11 +300,12 @@ impl Run {
     }
 
     pub(crate) fn wait_for_first(&self, py: Python<'_>) -> PyResult<()> {
-        for _ in 0..FIRST_MAX {
-            match self.receive(py)? {
-                Some(batch) => self.first.lock().unwrap_or_else(PoisonError::into_inner).push_back(batch),
-                None => break,
-            }
+        let (mut batches, mut bytes) = (0, 0);
+        while batches < FIRST_MAX && bytes < FIRST_BYTES {
+            let Some(batch) = self.receive(py)? else { break };
+            batches += 1;
+            bytes += batch.bytes();
+            self.first.lock().unwrap_or_else(PoisonError::into_inner).push_back(batch);
         }
         Ok(())
     }
@@ -348,7 +370,7 @@ impl Run {
         // A thread that holds the batcher's lock waits for space in the queue. The rows of this
         // thread come with a later interval.
         if let Ok(mut batcher) = self.batching.0.try_lock()
-            && std::mem::take(&mut batcher.rows) > 0
+            && batcher.batch.rows() > 0
         {
             batches.push(batcher.batch.take());
         }

@@ -41,6 +41,20 @@ def test_rows_are_in_the_order_of_the_source():
     assert sorted(times["time"].cast(pa.int64()).to_pylist()) == [time for time, _ in packets]
 
 
+# The longest packets, and full Ethernet frames that fill more batches than are collected for the schema.
+@pytest.mark.parametrize("size, packets", [(262_144, 100), (1514, 40_000)])
+def test_batches_are_limited_in_bytes(size, packets):
+    data = bytes(size - 8)
+    source = ((START + nth, nth.to_bytes(8, "big") + data) for nth in range(packets))
+    seen = 0
+    for batch in pa.RecordBatchReader.from_stream(steerage.packets(source, ["data"], link="ethernet")):
+        assert batch.nbytes < (8 << 20) + size + 4 * batch.num_rows + 4
+        for value in batch.column(0):
+            assert value.as_buffer().to_pybytes() == seen.to_bytes(8, "big") + data
+            seen += 1
+    assert seen == packets
+
+
 def test_tshark_says_the_same(demo):
     from shutil import which
 

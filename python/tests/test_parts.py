@@ -153,6 +153,16 @@ def test_edges_are_tables_that_libraries_copy():
     assert rows(*tables, some, end) == rows(steerage.meter(pcap(packets), active_timeout=None))
 
 
+def test_many_edges_have_several_batches():
+    part = steerage.meter_part(pcap(many(40_000, 1)), part=0)
+    assert pa.RecordBatchReader.from_stream(part).read_all().num_rows == 0
+    table = pa.RecordBatchReader.from_stream(part.edge_table).read_all()
+    end = pa.RecordBatchReader.from_stream(steerage.merge([part.edge_table], finish=True)).read_all()
+    for whole in (table, end):
+        assert whole.num_rows == 40_000
+        assert max(batch.num_rows for batch in whole.to_batches()) <= 32_768
+
+
 def test_tables_that_are_no_edges():
     _, _, parts = edge_tables([100])
     table = pa.table(parts[0].edge_table)

@@ -80,6 +80,16 @@ impl ColumnBatch {
         &mut self.columns
     }
 
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.columns.first().map_or(0, Column::rows)
+    }
+
+    /// The number of bytes of all texts in all columns.
+    pub fn bytes(&self) -> usize {
+        self.columns.iter().map(Column::bytes).sum()
+    }
+
     /// Adds a row for each record.
     pub fn add(&mut self, records: &[FlowRecord]) {
         let rows: Vec<Row<'_>> = records.iter().map(Row::of).collect();

@@ -82,6 +82,14 @@ impl Column {
         self.rows
     }
 
+    /// The number of bytes of all texts. Arrow's positions can express at most `i32::MAX` bytes.
+    pub fn bytes(&self) -> usize {
+        match &self.values {
+            Values::Text(_, bytes) | Values::Bytes(_, bytes) => bytes.len(),
+            _ => 0,
+        }
+    }
+
     /// Returns the number of rows without a value.
     pub fn absent(&self) -> usize {
         self.absent
@@ -167,6 +175,7 @@ mod tests {
         let taken = column.take();
         assert_eq!(taken.values(), &Values::Text(vec![0, 1, 1, 4], b"abcd".to_vec()));
         assert_eq!((taken.present(), taken.absent()), (Some(&[0b101][..]), 1));
+        assert_eq!((taken.bytes(), column.bytes()), (4, 0));
         assert_eq!((column.rows(), column.values()), (0, &Values::Text(vec![0], Vec::new())));
     }
 }

@@ -124,8 +124,9 @@ impl PartEdges {
         ColumnBatch::new(before.into_iter().map(column).chain(of_record).chain(after.into_iter().map(column)).collect())
     }
 
-    /// Adds a row for each piece of a flow to the [columns](Self::columns).
-    pub fn add_to(&self, batch: &mut ColumnBatch) {
+    /// Adds a row for each piece of a flow to the [columns](Self::columns). Calls `added` after each
+    /// row, so that the caller can take the rows of a large batch.
+    pub fn add_to(&self, batch: &mut ColumnBatch, mut added: impl FnMut(&mut ColumnBatch)) {
         let rows = self.rows();
         let mut before: Option<&Piece> = None;
         for (nth, (is_open, piece)) in rows.iter().enumerate() {
@@ -170,6 +171,7 @@ impl PartEdges {
                     _ => {}
                 }
             }
+            added(batch);
         }
     }
 

@@ -552,8 +552,8 @@ fn the_rows_of_edges_are_all_needed() {
     let (edges, _) = part(&frames);
     let part = |first| PartEdges { first, last: first, edges: edges.clone() };
     let mut batch = PartEdges::columns();
-    part(3).add_to(&mut batch);
-    PartEdges { edges: part_by(&[], None).0, ..part(4) }.add_to(&mut batch);
+    part(3).add_to(&mut batch, |_| {});
+    PartEdges { edges: part_by(&[], None).0, ..part(4) }.add_to(&mut batch, |_| {});
     let column = |name: &str| batch.columns().iter().find(|column| column.name() == name).unwrap();
     assert!(batch.columns().iter().all(|column| column.rows() == 4), "three pieces, and a part without flows");
     let numbers = |column: &Column| match column.values() {

@@ -41,6 +41,7 @@ class Source:
         self.link = None if link is None else link_number(link)
         self._start: Optional[int] = None
         self._is_used = False
+        self._lock = threading.Lock()
         if is_live:
             if not isinstance(source, str):
                 raise TypeError("interval= is for the name of an interface: a capture has no intervals")
@@ -93,15 +94,27 @@ class Source:
             return pcap(iterator, self.link or 0)
         if self._start is None and not self._is_used:
             try:
-                self._start = self.source.tell()
+                start = self.source.tell()
+                self.source.seek(start)
+                self._start = start
             except (AttributeError, OSError):
                 pass
         if self._start is None:
             self._use_once("a file object that cannot seek")
-        elif self._is_used:
-            self.source.seek(self._start)
+            return iter(lambda: self.source.read(READ_BYTES), b"")
         self._is_used = True
-        return iter(lambda: self.source.read(READ_BYTES), b"")
+        return self._blocks_of_file(self._start)
+
+    def _blocks_of_file(self, at: Any) -> Iterator[bytes]:
+        """Read a file object from a position of its own, because two streams may read it at a time."""
+        while True:
+            with self._lock:
+                self.source.seek(at)
+                block = self.source.read(READ_BYTES)
+                at = self.source.tell()
+            if not block:
+                return
+            yield block
 
     def _use_once(self, what: str) -> None:
         if self._is_used:
@@ -129,15 +142,23 @@ def pcap(packets: Iterator[Any], link: int) -> Iterator[bytes]:
     """Write packets as a capture. A packet is a time in nanoseconds since 1970, and its bytes."""
     yield struct.pack("=IHHiIII", NANOSECONDS, 2, 4, 0, 0, PACKET_BYTES_MAX, link)
     waiting = bytearray()
-    for time, data in packets:
-        seconds, nanoseconds = divmod(time, 1_000_000_000)
-        if len(data) > PACKET_BYTES_MAX:
-            raise ValueError(f"a packet has {len(data)} bytes, and at most {PACKET_BYTES_MAX} are allowed")
-        waiting += struct.pack("=IIII", seconds, nanoseconds, len(data), len(data))
-        waiting += data
-        if len(waiting) >= READ_BYTES:
-            yield bytes(waiting)
-            waiting.clear()
+    whole = 0
+    try:
+        for time, data in packets:
+            seconds, nanoseconds = divmod(time, 1_000_000_000)
+            if len(data) > PACKET_BYTES_MAX:
+                raise ValueError(f"a packet has {len(data)} bytes, and at most {PACKET_BYTES_MAX} are allowed")
+            waiting += struct.pack("=IIII", seconds, nanoseconds, len(data), len(data))
+            waiting += data
+            whole = len(waiting)
+            if whole >= READ_BYTES:
+                yield bytes(waiting)
+                waiting.clear()
+                whole = 0
+    except Exception:
+        # The packets before the error count.
+        yield bytes(waiting[:whole])
+        raise
     yield bytes(waiting)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 
@@ -106,3 +107,23 @@ def test_split(tmp_path):
         steerage.split(pcap(packets)[:-1], 2, directory=tmp_path)
     with pytest.raises(steerage.CaptureError, match="cannot create"):
         steerage.split(pcap(packets), 2, directory=tmp_path / "none")
+
+
+def test_packets_before_an_error_of_the_source_count():
+    def source():
+        yield from many(10, 1)
+        raise OSError("the disk is gone")
+
+    flows = steerage.packets(source(), ["length"], link="ethernet", strict=False)
+    assert pa.RecordBatchReader.from_stream(flows).read_all().num_rows == 10
+
+
+def test_two_streams_read_one_file_object_at_a_time():
+    capture = pcap([(START + nth, bytes(10_000)) for nth in range(2000)])
+    packets = steerage.packets(io.BytesIO(capture), ["data"])
+    readers = [pa.RecordBatchReader.from_stream(packets) for _ in range(2)]
+    # The readers take turns, so both streams read the file at a time.
+    counts = [0, 0]
+    while any(batches := [next(reader, None) for reader in readers]):
+        counts = [count + (batch.num_rows if batch else 0) for count, batch in zip(counts, batches)]
+    assert counts == [2000, 2000]

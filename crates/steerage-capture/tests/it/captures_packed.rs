@@ -14,6 +14,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use steerage::testing::QueueTester;
 use steerage::{Timestamp, device::Polled};
 use steerage_capture::{BLOCK_BYTES, Capture, Pace};
+use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{in_own_process, skip, tshark, until};
 
 use crate::common::*;
@@ -30,9 +31,10 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
-    let path = temporary(&format!("packed-by-{program}"), bytes);
+    let scratch = Scratch::new();
+    let path = scratch.join("plain");
+    fs::write(&path, bytes).unwrap();
     let output = Command::new(program).args(arguments).arg("-c").arg(&path).stderr(Stdio::null()).output();
-    fs::remove_file(path).unwrap();
     match output {
         Ok(output) if output.status.success() => Some(output.stdout),
         _ => {

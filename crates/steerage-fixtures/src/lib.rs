@@ -39,7 +39,8 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns a name that no other process and no other call has, for files and network namespaces.
+/// Returns a name for a file or a network namespace. No other call returns the same name, even in
+/// another process.
 pub(crate) fn own_name() -> String {
     static OF_PROCESS: OnceLock<u32> = OnceLock::new();
     static COUNT: AtomicU32 = AtomicU32::new(0);

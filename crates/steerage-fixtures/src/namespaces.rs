@@ -276,8 +276,8 @@ fn when_free<S>(bind: impl Fn() -> io::Result<S>) -> S {
 
 /// Returns a port that a program under test can bind, for UDP or for TCP.
 ///
-/// The kernel assigns no such port to a socket that asks for any port: with Linux's default settings,
-/// those ports begin at 32768. This process never binds the port. If it did, a child that another
+/// The port is below 32768, the first port that Linux by default gives to a socket that asks for any
+/// port. This process never binds the port. If it did, a child that another
 /// thread has just forked could hold the port when the program binds it.
 pub fn free_port() -> u16 {
     static COUNT: AtomicU32 = AtomicU32::new(0);

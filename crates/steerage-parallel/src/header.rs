@@ -25,7 +25,7 @@ pub(super) struct Headers {
 #[derive(Debug)]
 struct Header {
     missing_lines: usize,
-    /// The number of complete header lines, and of all their bytes.
+    /// How many header lines of the job are complete, and how many bytes these lines have.
     lines: usize,
     bytes: usize,
     /// The beginning of an incomplete header line.

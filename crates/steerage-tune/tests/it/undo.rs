@@ -8,7 +8,7 @@ use steerage_fixtures::scratch::Scratch;
 use steerage_tune::candidates::Candidate;
 use steerage_tune::facts::{Card, Facts, Sample};
 use steerage_tune::measure::{Live, Options, search};
-use steerage_tune::{Scope, Stages, Undo, Value, Watch, Wish, link_file};
+use steerage_tune::{Scope, Setting, Stages, Undo, Value, Watch, Wish, link_file};
 
 use crate::made_up::{MadeUp, rps};
 
@@ -25,6 +25,12 @@ fn begun(made_up: &MadeUp, directory: &Scratch) -> (Undo, Vec<steerage_tune::Pla
     let plans: Vec<_> = wishes().iter().map(|wish| stages.plan(&mut machine, "eth0", wish)).collect();
     let undo = Undo::begin(directory, &mut machine, "eth0", &plans.iter().collect::<Vec<_>>()).unwrap();
     (undo, plans)
+}
+
+/// Sets the values, and stores them in the undo file as the setting to keep.
+fn set_and_keep(made_up: &MadeUp, undo: &mut Undo, setting: &Setting) {
+    setting.apply(&mut made_up.machine()).unwrap();
+    undo.keep(&mut made_up.machine(), setting.clone()).unwrap();
 }
 
 fn load(made_up: &MadeUp, directory: &Scratch) -> Option<Undo> {
@@ -89,8 +95,7 @@ fn a_setting_of_the_machine_that_two_undo_files_have_is_restored() {
 fn what_is_kept_is_checked_and_undone() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
     let (mut undo, plans) = begun(&made_up, &directory);
-    plans[0].new_setting().apply(&mut made_up.machine()).unwrap();
-    undo.keep(&mut made_up.machine(), plans[0].new_setting()).unwrap();
+    set_and_keep(&made_up, &mut undo, &plans[0].new_setting());
     let kept = load(&made_up, &directory).unwrap();
     assert_eq!(kept.kept().unwrap().differences(&mut made_up.machine()), []);
     // Values of candidates that were not kept no longer count as values of `tune`.
@@ -163,8 +168,7 @@ fn after_a_restart_what_was_kept_is_set_again_and_can_be_undone() {
 fn a_setting_of_the_machine_keeps_its_old_value_when_the_interface_is_replaced() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
     let (mut undo, plans) = begun(&made_up, &directory);
-    plans[1].new_setting().apply(&mut made_up.machine()).unwrap();
-    undo.keep(&mut made_up.machine(), plans[1].new_setting()).unwrap();
+    set_and_keep(&made_up, &mut undo, &plans[1].new_setting());
     made_up.write("sys/class/net/eth0/ifindex", "8");
     made_up.write(RPS, "10");
     let mut undo = load(&made_up, &directory).unwrap();
@@ -179,8 +183,7 @@ fn a_setting_of_the_machine_keeps_its_old_value_when_the_interface_is_replaced()
 fn an_interface_that_gets_another_address_is_restored() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
     let (mut undo, plans) = begun(&made_up, &directory);
-    plans[0].new_setting().apply(&mut made_up.machine()).unwrap();
-    undo.keep(&mut made_up.machine(), plans[0].new_setting()).unwrap();
+    set_and_keep(&made_up, &mut undo, &plans[0].new_setting());
     made_up.write("sys/class/net/eth0/address", "02:00:00:00:00:08");
     let mut undo = load(&made_up, &directory).unwrap();
     assert!(!undo.renew(&mut made_up.machine()).unwrap());
